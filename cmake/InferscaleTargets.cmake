@@ -1,0 +1,45 @@
+# How every target of this project is declared: one place for warnings, visibility and sanitizers.
+
+function(inferscale_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor)
+  if(INFERSCALE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(INFERSCALE_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${INFERSCALE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${INFERSCALE_SANITIZE})
+  endif()
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# inferscale_component(NAME SOURCES file... [DEPS target...] [PRIVATE_DEPS target...])
+# One static library per folder of src/, named inferscale_NAME. DEPS are visible to its users.
+function(inferscale_component name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target inferscale_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+    $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  inferscale_compile_options(${target})
+endfunction()
+
+# inferscale_test(NAME SOURCES file... DEPS target... [LABELS label...] [TIMEOUT seconds] [ENVIRONMENT VAR=value...])
+# A GoogleTest executable registered with ctest as one test. LABELS: unit (fast, no model), conformance,
+# equivalence, model (needs the packaged models), cli, slow, tidy, install.
+function(inferscale_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  inferscale_compile_options(${name})
+  target_compile_definitions(${name} PRIVATE INFERSCALE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+                                          ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()

@@ -1,0 +1,8 @@
+#pragma once
+
+/// Marks a symbol as part of the public API; everything else is built with hidden visibility.
+#if defined(__GNUC__)
+#define INFERSCALE_API __attribute__((visibility("default")))
+#else
+#define INFERSCALE_API
+#endif

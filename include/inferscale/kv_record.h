@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "inferscale/export.h"
+#include "inferscale/model_spec.h"
+#include "inferscale/status.h"
+#include "inferscale/types.h"
+
+namespace inferscale {
+
+/// Element types of records and caches. Values are written to disk: never renumber.
+enum class KvCodec : std::uint8_t { kF16 = 1, kF32 = 2 };
+
+/// 2 or 4. Unknown values give 0.
+[[nodiscard]] INFERSCALE_API std::size_t codec_element_bytes(KvCodec codec);
+
+/// Which encode context made a record (architecture §4). Values are written to disk: never renumber.
+enum class ContextKind : std::uint8_t {
+  kPrefix = 0,  ///< the tokens of a prompt's own start (a header record), nothing before them
+  kHeader = 1,
+  kTurns = 2,
+  kPrimer = 3,
+  kNames = 4,
+  kWindow = 5,
+  kNear = 6,
+  kLog = 7,
+};
+[[nodiscard]] INFERSCALE_API const char* context_kind_name(ContextKind kind);
+
+/// What a record says about itself. See docs/format.md for the bytes.
+struct RecordMeta {
+  Hash128 model_fingerprint;
+  Hash128 context_id;   ///< pins what the tokens attended to while being encoded
+  Hash128 scope;        ///< scope_hash of the owner
+  ContextKind context_kind = ContextKind::kHeader;
+  KvCodec codec = KvCodec::kF16;
+  KvShape shape;        ///< n_kv_heads is that of this shard
+  std::uint32_t shard_index = 0;
+  std::uint32_t shard_count = 1;
+  friend bool operator==(const RecordMeta&, const RecordMeta&) = default;
+};
+
+/// An immutable, checked record: keys without position and values of a run of tokens, layer-major.
+/// Layout and checksums: docs/format.md. Safe to share between threads; owns its bytes.
+class INFERSCALE_API Record {
+ public:
+  /// Takes `bytes` (the whole encoded record) after checking magic, version, sizes and all checksums.
+  /// Errors: kDataLoss that says which check failed. Never reads outside `bytes`.
+  [[nodiscard]] static Result<std::shared_ptr<const Record>> parse(std::span<const std::byte> bytes);
+
+  [[nodiscard]] const RecordMeta& meta() const { return meta_; }
+  [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }
+  [[nodiscard]] std::uint32_t n_tokens() const { return static_cast<std::uint32_t>(token_ids_.size()); }
+  /// K of a layer: [n_tokens][n_kv_heads][head_dim_k] elements of meta().codec, 64-byte aligned, position-free.
+  [[nodiscard]] const std::byte* layer_k(std::uint32_t layer) const;
+  /// V of a layer: [n_tokens][n_kv_heads][head_dim_v] elements of meta().codec.
+  [[nodiscard]] const std::byte* layer_v(std::uint32_t layer) const;
+  /// The encoded form, as written to a tier.
+  [[nodiscard]] std::span<const std::byte> bytes() const;
+  /// Recomputes the checksums over the bytes as they are in memory now. Errors: kDataLoss.
+  [[nodiscard]] Status verify() const;
+
+  /// Test hook and erase path: overwrites token ids and payload with zeros (later `verify` fails).
+  void wipe() const;
+
+  ~Record();
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+
+ private:
+  friend class RecordBuilder;
+  Record() = default;
+  RecordMeta meta_;
+  std::vector<TokenId> token_ids_;
+  std::byte* data_ = nullptr;  // 64-byte aligned, owned
+  std::size_t size_ = 0;
+  std::size_t first_layer_offset_ = 0;
+  std::size_t layer_k_bytes_ = 0;
+  std::size_t layer_stride_ = 0;
+};
+
+/// Allocates a record, lets `kv_capture` fill its layers in place, then seals it with its checksums.
+/// One thread at a time.
+class INFERSCALE_API RecordBuilder {
+ public:
+  /// Errors: kInvalidArgument (no tokens, over 1,048,576 tokens, bad shape or shard), kResourceExhausted (memory).
+  [[nodiscard]] static Result<RecordBuilder> create(const RecordMeta& meta, std::span<const TokenId> token_ids);
+
+  [[nodiscard]] const RecordMeta& meta() const { return record_->meta_; }
+  [[nodiscard]] std::uint32_t n_tokens() const { return record_->n_tokens(); }
+  [[nodiscard]] std::byte* layer_k(std::uint32_t layer);
+  [[nodiscard]] std::byte* layer_v(std::uint32_t layer);
+  /// Computes the checksums and gives the record away; the builder is empty afterwards.
+  [[nodiscard]] std::shared_ptr<const Record> seal() &&;
+
+ private:
+  RecordBuilder() = default;
+  std::shared_ptr<Record> record_;
+};
+
+/// Bytes of an encoded record with `n_tokens` tokens, header and padding included.
+[[nodiscard]] INFERSCALE_API std::size_t record_bytes(const RecordMeta& meta, std::uint32_t n_tokens);
+
+/// HMAC-SHA-256/128(secret, scope ‖ fingerprint ‖ context id ‖ token ids), each part length-prefixed: a name that
+/// cannot be guessed without the installation secret.
+struct RecordKey {
+  Hash128 value;
+  friend auto operator<=>(const RecordKey&, const RecordKey&) = default;
+  friend bool operator==(const RecordKey&, const RecordKey&) = default;
+};
+[[nodiscard]] INFERSCALE_API RecordKey make_record_key(std::span<const std::byte> installation_secret,
+                                                       const RecordMeta& meta, std::span<const TokenId> token_ids);
+
+/// SHA-256/128(kind ‖ token ids attended to as text ‖ keys of the records injected).
+[[nodiscard]] INFERSCALE_API Hash128 make_context_id(ContextKind kind, std::span<const TokenId> attended_tokens,
+                                                     std::span<const RecordKey> injected);
+
+/// XXH3-128 of the token ids as little-endian u32; stored in the record's header.
+[[nodiscard]] INFERSCALE_API Hash128 token_hash(std::span<const TokenId> token_ids);
+
+}  // namespace inferscale
+
+template <>
+struct std::hash<inferscale::RecordKey> {
+  std::size_t operator()(const inferscale::RecordKey& key) const noexcept {
+    return std::hash<inferscale::Hash128>{}(key.value);
+  }
+};

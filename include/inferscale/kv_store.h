@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inferscale/export.h"
+#include "inferscale/kv_record.h"
+#include "inferscale/status.h"
+#include "inferscale/types.h"
+
+namespace inferscale {
+
+/// Why a record was not leased: each is counted, and the tokens are prefilled from text.
+/// Names (`miss_reason_name`) appear in replies as `fallbacks[].reason`.
+enum class MissReason : std::uint8_t {
+  kNone = 0,
+  kAbsent,         ///< never stored, or its encoding is not finished ("record_missing")
+  kEvicted,        ///< was stored, gave way to a budget ("record_evicted")
+  kErased,         ///< erased or replaced meanwhile ("record_erased")
+  kChecksum,       ///< bytes do not match their checksum ("bad_checksum")
+  kWrongModel,     ///< fingerprint, shape or codec of another model ("wrong_fingerprint")
+  kWrongScope,     ///< belongs to a scope the request may not use ("wrong_scope")
+  kWrongTokens,    ///< token ids differ ("wrong_tokens")
+  kWrongContext,   ///< encode context not allowed or not the expected one ("wrong_context")
+};
+[[nodiscard]] INFERSCALE_API const char* miss_reason_name(MissReason reason);
+
+/// What a request expects of a record. Every field is checked before a lease is given.
+struct RecordRequest {
+  RecordKey key;
+  Hash128 model_fingerprint;
+  KvShape shape;
+  Hash128 scope;                      ///< scope_hash of the record's owner, which the caller may use
+  std::span<const TokenId> token_ids; ///< compared id by id; borrowed for the call
+  Hash128 context_id;                 ///< what the catalog says the record was encoded behind
+};
+
+/// Keeps a record usable: it cannot be evicted or wiped while leased. Movable, releases on destruction.
+/// Not thread-safe itself; different leases may be used from different threads. May outlive the store.
+class INFERSCALE_API Lease {
+ public:
+  Lease() = default;
+  explicit Lease(MissReason reason) : reason_(reason) {}
+  /// `record` shares ownership with the pin that keeps it from being evicted.
+  explicit Lease(std::shared_ptr<const Record> record) : record_(std::move(record)) {}
+  [[nodiscard]] bool ready() const { return record_ != nullptr; }
+  [[nodiscard]] MissReason reason() const { return reason_; }
+  /// Null unless ready().
+  [[nodiscard]] const Record* record() const { return record_.get(); }
+
+ private:
+  std::shared_ptr<const Record> record_;
+  MissReason reason_ = MissReason::kNone;
+};
+
+struct TierStats {
+  std::string name;  ///< "host", "disk"
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t corrupt = 0;  ///< records dropped because a check failed
+};
+struct KvStoreStats {
+  std::vector<TierStats> tiers;
+  std::uint64_t puts = 0;
+  std::uint64_t leases_active = 0;
+  std::uint64_t misses_by_reason[16] = {};  ///< indexed by MissReason
+};
+
+/// How many records and bytes an erase removed, by tier; part of a delete receipt.
+struct EraseCounts {
+  std::uint64_t host = 0;
+  std::uint64_t disk = 0;
+  std::uint64_t leased = 0;  ///< of these, how many were in use: unusable at once, wiped when released
+};
+
+struct KvStoreOptions {
+  std::uint64_t host_budget_bytes = 1ULL << 30;  ///< raise it when `stats` shows evictions
+  std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< 0 switches the disk tier off
+  std::filesystem::path directory;               ///< of the disk tier; empty switches it off
+};
+
+/// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish at any time.
+/// Thread-safe. Never blocks on a full pool: it returns what it has.
+class INFERSCALE_API KvStore {
+ public:
+  /// Errors: kInvalidArgument (options), kUnavailable (directory cannot be read or created).
+  [[nodiscard]] static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options);
+  virtual ~KvStore() = default;
+
+  /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier. Bytes are
+  /// verified against their checksums before they are leased.
+  [[nodiscard]] virtual std::vector<Lease> acquire(std::span<const RecordRequest> requests) = 0;
+  /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (larger than every
+  /// budget: nothing stored), kUnavailable (disk failed; the record is kept in the host tier and usable).
+  [[nodiscard]] virtual Status put(const RecordKey& key, std::shared_ptr<const Record> record) = 0;
+  /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it ready?".
+  [[nodiscard]] virtual bool contains(const RecordKey& key) const = 0;
+  /// Removes records: at once for new leases; memory and files are zeroed (leased memory when released).
+  /// Errors: kUnavailable when a file could not be wiped (the record is unusable all the same).
+  [[nodiscard]] virtual Result<EraseCounts> erase(std::span<const RecordKey> keys) = 0;
+  /// Removes every record whose owner is `scope` exactly.
+  [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;
+  [[nodiscard]] virtual KvStoreStats stats() const = 0;
+};
+
+}  // namespace inferscale
