@@ -1,0 +1,206 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "catalog/filter.h"
+#include "inferscale/kv_record.h"
+#include "inferscale/status.h"
+#include "inferscale/types.h"
+
+namespace inferscale {
+
+/// One raw conversation turn: the source that facts cite.
+struct Turn {
+  std::string id;  ///< unique within its scope
+  Scope scope;
+  std::string speaker;
+  std::string role;  ///< "user", "assistant", "system", "tool"
+  std::string text;
+  TimestampUs event_time = 0;
+  int event_offset_minutes = 0;
+};
+
+/// Vectors of one text: one row per chunk, [n_chunks][dim], each of norm 1.
+struct TextVectors {
+  std::string embedder_id;  ///< names model and dim, so that vectors of different models never mix
+  std::size_t dim = 0;
+  std::vector<float> values;
+  [[nodiscard]] std::size_t chunks() const { return dim == 0 ? 0 : values.size() / dim; }
+};
+
+struct NewFact {
+  Scope scope;
+  std::string text;           ///< one line, valid UTF-8, at most kMaxFactBytes
+  std::string metadata = "{}";  ///< a JSON object, at most kMaxMetadataBytes
+  std::optional<TimestampUs> event_time;
+  int event_offset_minutes = 0;
+  std::vector<std::string> source_turns;  ///< turn ids in the same scope; need not exist
+  TextVectors vectors;                    ///< empty when embedding failed or is deferred
+};
+inline constexpr std::size_t kMaxFactBytes = 1U << 20;
+inline constexpr std::size_t kMaxMetadataBytes = 64U << 10;
+
+/// The live version of a fact.
+struct Fact {
+  std::string id;  ///< opaque
+  Scope scope;
+  std::uint32_t version = 1;
+  std::int64_t sequence = 0;  ///< ingest order over the whole catalog; kept by updates
+  std::string text;
+  std::string metadata = "{}";
+  std::optional<TimestampUs> event_time;  ///< when it was true or said
+  int event_offset_minutes = 0;
+  TimestampUs ingest_time = 0;   ///< when this version was written
+  std::vector<std::string> source_turns;
+};
+
+/// A row of a fact's history, oldest first.
+struct FactVersion {
+  std::uint32_t version = 1;
+  std::string event;  ///< "ADD", "UPDATE"
+  std::string text;
+  std::string metadata = "{}";
+  std::optional<TimestampUs> event_time;
+  int event_offset_minutes = 0;
+  TimestampUs valid_from = 0;
+  std::optional<TimestampUs> valid_to;  ///< unset while live
+};
+
+struct AddOutcome {
+  std::string id;
+  bool existed = false;  ///< an exact duplicate (scope, text, event time) was already live: nothing was written
+};
+
+struct FactPatch {
+  std::optional<std::string> text;
+  std::optional<std::string> metadata;
+  std::optional<TimestampUs> event_time;
+  int event_offset_minutes = 0;
+  std::optional<std::uint32_t> if_version;  ///< kConflict when the live version differs
+  TextVectors vectors;                      ///< of the new text; ignored when the text does not change
+};
+
+/// Names one version of one fact: what an encode job attended to.
+struct FactRef {
+  std::string id;
+  std::uint32_t version = 0;
+  friend bool operator==(const FactRef&, const FactRef&) = default;
+};
+
+/// The record that stands for (fact version, model fingerprint). `context` is the configured spelling of the
+/// encode context ("window:8"); context_id pins what was really seen.
+struct RecordEntry {
+  FactRef fact;  ///< empty id for header records
+  Hash128 model_fingerprint;
+  std::string context;
+  RecordKey key;
+  Hash128 context_id;
+  Hash128 scope;  ///< scope_hash in the record
+  std::uint32_t n_tokens = 0;
+  std::vector<FactRef> attended_facts;    ///< as text or as KV: deleting one of them drops this record
+  std::vector<std::string> attended_turns;
+};
+
+/// Vectors of the live facts of a scope, for an in-memory index.
+struct VectorRows {
+  std::size_t dim = 0;
+  std::vector<std::string> fact_ids;  ///< [rows]; a fact with several chunks has several rows
+  std::vector<float> values;          ///< [rows][dim]
+};
+
+struct KeywordHit {
+  std::string fact_id;
+  double score = 0;  ///< BM25, larger is better
+};
+
+struct FactPage {
+  std::vector<Fact> facts;   ///< in ingest order
+  std::string next_cursor;   ///< empty at the end; opaque and stable under concurrent writes
+};
+
+struct EraseOutcome {
+  std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
+  std::vector<RecordKey> records;             ///< of the erased facts and of everything that saw them
+  std::vector<FactRef> dependants;            ///< live facts that lost their record
+};
+
+struct CatalogCounts {
+  std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
+};
+
+/// The truth about facts, turns, vectors, history and which record stands for which fact version. Every write is one
+/// transaction and durable when the call returns. Thread-safe. Errors of every call: kUnavailable (I/O, read-only),
+/// kResourceExhausted (disk full), kDataLoss (database corrupt), besides those named.
+class Catalog {
+ public:
+  virtual ~Catalog() = default;
+
+  // --- writes ---
+  /// One transaction for the whole batch. Errors: kInvalidArgument names the item and the field; nothing is written.
+  [[nodiscard]] virtual Result<std::vector<AddOutcome>> add_facts(std::span<const NewFact> facts) = 0;
+  /// Turns that exist already (scope, id) are left as they are; returns how many were new.
+  [[nodiscard]] virtual Result<std::uint64_t> add_turns(std::span<const Turn> turns) = 0;
+  /// Errors: kNotFound, kConflict (if_version), kInvalidArgument. An unchanged patch returns the live fact.
+  [[nodiscard]] virtual Result<Fact> update_fact(const Scope& request, std::string_view id, const FactPatch& patch) = 0;
+  /// Erases facts with history, vectors, keywords, record entries (theirs and of everything that attended to them,
+  /// transitively) and, unless `keep_turns`, the source turns that no live fact cites any more.
+  /// Errors: kNotFound names the first id that is not there (nothing is erased).
+  [[nodiscard]] virtual Result<EraseOutcome> erase_facts(const Scope& request, std::span<const std::string> ids,
+                                                         bool keep_turns) = 0;
+  /// Everything that `request` permits: all facts and all turns of the scope.
+  [[nodiscard]] virtual Result<EraseOutcome> erase_scope(const Scope& request) = 0;
+  /// Adds missing vectors; facts whose version is no longer live are skipped.
+  [[nodiscard]] virtual Status put_vectors(const FactRef& fact, const TextVectors& vectors) = 0;
+
+  // --- reads ---
+  [[nodiscard]] virtual Result<Fact> get_fact(const Scope& request, std::string_view id) = 0;
+  /// In the order of `ids`; ids that are gone are left out.
+  [[nodiscard]] virtual Result<std::vector<Fact>> get_facts(const Scope& request, std::span<const std::string> ids) = 0;
+  [[nodiscard]] virtual Result<FactPage> list_facts(const Scope& request, const Filter& filter, std::size_t limit,
+                                                    std::string_view cursor) = 0;
+  [[nodiscard]] virtual Result<std::vector<FactVersion>> history(const Scope& request, std::string_view id) = 0;
+  [[nodiscard]] virtual Result<std::vector<Turn>> get_turns(const Scope& request,
+                                                            std::span<const std::string> ids) = 0;
+  /// The n live facts of exactly this scope with the largest sequence below `before`, oldest first.
+  [[nodiscard]] virtual Result<std::vector<Fact>> facts_before(const Scope& exact, std::int64_t before,
+                                                               std::size_t n) = 0;
+  [[nodiscard]] virtual Result<VectorRows> vectors(const Scope& request, std::string_view embedder_id) = 0;
+  [[nodiscard]] virtual Result<std::vector<Fact>> facts_without_vectors(std::string_view embedder_id,
+                                                                        std::size_t limit) = 0;
+  /// BM25 over the facts' text. Any text is a valid query: it is data, never query syntax. Queries are cut to their
+  /// first 64 distinct terms (a query is not content: nothing stored is lost).
+  [[nodiscard]] virtual Result<std::vector<KeywordHit>> keyword_search(const Scope& request, std::string_view query,
+                                                                       std::size_t limit) = 0;
+  /// Ids of the permitted facts that match; used to mask a vector scan.
+  [[nodiscard]] virtual Result<std::vector<std::string>> matching_ids(const Scope& request, const Filter& filter) = 0;
+  [[nodiscard]] virtual Result<CatalogCounts> counts(const Scope& request) = 0;
+  [[nodiscard]] virtual Result<CatalogCounts> counts_all() = 0;
+
+  // --- records ---
+  /// Commits an encode job: replaces the entry of (fact version, fingerprint) in a transaction that finds the fact's
+  /// version and every attended fact version and turn still live. Errors: kConflict when one is not (nothing is
+  /// written; encode again). Returns the key that was replaced, if another.
+  [[nodiscard]] virtual Result<std::optional<RecordKey>> commit_record(const RecordEntry& entry) = 0;
+  /// Header records: fact.id empty, found by key.
+  [[nodiscard]] virtual Result<std::vector<std::optional<RecordEntry>>> records_of(
+      std::span<const FactRef> facts, const Hash128& model_fingerprint) = 0;
+  /// Live facts without a record entry of this fingerprint and context, in ingest order, from `after_sequence`.
+  [[nodiscard]] virtual Result<std::vector<Fact>> facts_to_encode(const Hash128& model_fingerprint,
+                                                                  std::string_view context,
+                                                                  std::int64_t after_sequence, std::size_t limit) = 0;
+  /// Record entries (any fact) that attended to this fact, directly or through another record.
+  [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(std::string_view fact_id) = 0;
+
+  // --- settings that belong to the data directory (calibration, chosen defaults) ---
+  [[nodiscard]] virtual Result<std::optional<std::string>> get_setting(std::string_view name) = 0;
+  [[nodiscard]] virtual Status put_setting(std::string_view name, std::string_view value) = 0;
+};
+
+}  // namespace inferscale
