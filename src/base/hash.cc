@@ -1,0 +1,120 @@
+#include "base/hash.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace inferscale {
+namespace {
+
+using Digest = std::array<unsigned char, EVP_MAX_MD_SIZE>;
+
+// These calls fail only without memory or without a working OpenSSL. Going on with some constant
+// instead of a digest would make unlike things equal, so there is nothing left but to stop.
+[[noreturn]] void stop_without_digest() {
+  log_message(LogLevel::kError, "OpenSSL could not compute SHA-256");
+  std::abort();
+}
+
+Hash128 first_half(const Digest& digest) {
+  Hash128 hash;
+  std::memcpy(hash.bytes.data(), digest.data(), hash.bytes.size());
+  return hash;
+}
+
+EVP_MD_CTX* as_context(void* context) { return static_cast<EVP_MD_CTX*>(context); }
+
+}  // namespace
+
+Hash128 xxh3_128(std::span<const std::byte> data) {
+  const XXH128_hash_t value = XXH3_128bits(data.data(), data.size());
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, value);
+  Hash128 hash;
+  static_assert(sizeof(canonical.digest) == sizeof(hash.bytes));
+  std::memcpy(hash.bytes.data(), canonical.digest, sizeof(canonical.digest));
+  return hash;
+}
+
+Hash128 sha256_128(std::span<const std::byte> data) {
+  Digest digest{};
+  if (EVP_Digest(data.data(), data.size(), digest.data(), nullptr, EVP_sha256(), nullptr) != 1) {
+    stop_without_digest();
+  }
+  return first_half(digest);
+}
+
+Hash128 hmac_sha256_128(std::span<const std::byte> key, std::span<const std::byte> message) {
+  Digest digest{};
+  unsigned length = 0;
+  const unsigned char* result = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                                     reinterpret_cast<const unsigned char*>(message.data()),
+                                     message.size(), digest.data(), &length);
+  if (result == nullptr) {
+    stop_without_digest();
+  }
+  return first_half(digest);
+}
+
+Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
+  if (context_ == nullptr || EVP_DigestInit_ex(as_context(context_), EVP_sha256(), nullptr) != 1) {
+    stop_without_digest();
+  }
+}
+
+Sha256Stream::~Sha256Stream() { EVP_MD_CTX_free(as_context(context_)); }
+
+void Sha256Stream::update(std::span<const std::byte> data) {
+  if (EVP_DigestUpdate(as_context(context_), data.data(), data.size()) != 1) {
+    stop_without_digest();
+  }
+}
+
+Hash128 Sha256Stream::finish_128() {
+  Digest digest{};
+  if (EVP_DigestFinal_ex(as_context(context_), digest.data(), nullptr) != 1) {
+    stop_without_digest();
+  }
+  return first_half(digest);
+}
+
+HashMessage& HashMessage::add_u32(std::uint32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    bytes_.push_back(static_cast<std::byte>(value >> shift & 0xFF));
+  }
+  return *this;
+}
+
+HashMessage& HashMessage::add_u64(std::uint64_t value) {
+  return add_u32(static_cast<std::uint32_t>(value))
+      .add_u32(static_cast<std::uint32_t>(value >> 32));
+}
+
+HashMessage& HashMessage::add_bytes(std::span<const std::byte> value) {
+  add_u64(value.size());
+  bytes_.insert(bytes_.end(), value.begin(), value.end());
+  return *this;
+}
+
+HashMessage& HashMessage::add_text(std::string_view value) {
+  return add_bytes(as_byte_span(value));
+}
+
+HashMessage& HashMessage::add_hash(const Hash128& value) { return add_bytes(value.bytes); }
+
+HashMessage& HashMessage::add_tokens(std::span<const TokenId> value) {
+  add_u64(value.size());
+  bytes_.reserve(bytes_.size() + 4 * value.size());
+  for (const TokenId token : value) {
+    add_u32(static_cast<std::uint32_t>(token));
+  }
+  return *this;
+}
+
+}  // namespace inferscale
