@@ -13,8 +13,8 @@
 namespace inferscale {
 
 /// Where an engine keeps (or will receive) the rows of each layer: row r of layer l is at
-/// k[l] + r * k_row_stride, head h inside it at + h * k_head_stride; elements of a head are contiguous.
-/// Strides are in bytes. A view: owns nothing.
+/// k[l] + r * k_row_stride, head h inside it at + h * k_head_stride; elements of a head are
+/// contiguous. Strides are in bytes. A view: owns nothing.
 template <typename Byte>
 struct BasicCacheLayout {
   KvCodec dtype = KvCodec::kF16;
@@ -30,8 +30,8 @@ struct BasicCacheLayout {
 using CacheLayout = BasicCacheLayout<std::byte>;
 using ConstCacheLayout = BasicCacheLayout<const std::byte>;
 
-/// One record and where its tokens go: token t stands at position first_position + t, in row rows[t]
-/// (or first_row + t when `rows` is empty).
+/// One record and where its tokens go: token t stands at position first_position + t, in row
+/// rows[t] (or first_row + t when `rows` is empty).
 struct ComposeItem {
   const Record* record = nullptr;  ///< borrowed for the call
   std::uint32_t first_position = 0;
@@ -39,13 +39,13 @@ struct ComposeItem {
   std::span<const std::uint32_t> rows;  ///< [n_tokens] or empty
 };
 
-/// Gathers records, rotates their keys to the target positions (fp32 arithmetic, one rounding to the cache's
-/// dtype) and scatters keys and values into `cache`. Values and unrotated elements are copied bit for bit when
-/// codec and dtype are equal.
-/// Thread-safe for disjoint rows. Errors: kInvalidArgument (shape, rotary_dim, position or row out of range,
-/// mixed shapes): checked for all items before a byte is written.
-[[nodiscard]] INFERSCALE_API Status kv_compose(std::span<const ComposeItem> items, const RopeTable& table,
-                                               const CacheLayout& cache);
+/// Gathers records, rotates their keys to the target positions (fp32 arithmetic, one rounding to
+/// the cache's dtype) and scatters keys and values into `cache`. Values and unrotated elements are
+/// copied bit for bit when codec and dtype are equal. Thread-safe for disjoint rows. Errors:
+/// kInvalidArgument (shape, rotary_dim, position or row out of range, mixed shapes): checked for
+/// all items before a byte is written.
+[[nodiscard]] INFERSCALE_API Status kv_compose(std::span<const ComposeItem> items,
+                                               const RopeTable& table, const CacheLayout& cache);
 
 /// Tokens first_position .. +n-1 of a sequence, in rows rows[t] (or first_row + t) of the cache.
 struct CaptureSource {
@@ -54,10 +54,12 @@ struct CaptureSource {
   std::span<const std::uint32_t> rows;
 };
 
-/// Reads the rows of `builder.n_tokens()` tokens, un-rotates the keys (x = (x'c + y's)/(c²+s²), fp32, one rounding)
-/// and writes them to the builder's layers. Errors: kInvalidArgument, as in kv_compose.
-[[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache, const CaptureSource& source,
-                                               const RopeTable& table, RecordBuilder& builder);
+/// Reads the rows of `builder.n_tokens()` tokens, un-rotates the keys (x = (x'c + y's)/(c²+s²),
+/// fp32, one rounding) and writes them to the builder's layers. Errors: kInvalidArgument, as in
+/// kv_compose.
+[[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache,
+                                               const CaptureSource& source, const RopeTable& table,
+                                               RecordBuilder& builder);
 
 /// One hit of a vector scan.
 struct ScanHit {
@@ -65,9 +67,12 @@ struct ScanHit {
   float score = 0;  ///< inner product
 };
 
-/// Exact top-k by inner product: vectors [count][dim] row-major, query [dim]. Hits come best first; equal scores by
-/// lower index; NaN scores are never returned. Returns min(k, count) hits. Thread-safe.
-[[nodiscard]] INFERSCALE_API std::vector<ScanHit> vector_scan(std::span<const float> vectors, std::size_t dim,
-                                                              std::span<const float> query, std::size_t k);
+/// Exact top-k by inner product: vectors [count][dim] row-major, query [dim]. Hits come best first;
+/// equal scores by lower index; NaN scores are never returned. Returns min(k, count) hits.
+/// Thread-safe.
+[[nodiscard]] INFERSCALE_API std::vector<ScanHit> vector_scan(std::span<const float> vectors,
+                                                              std::size_t dim,
+                                                              std::span<const float> query,
+                                                              std::size_t k);
 
 }  // namespace inferscale

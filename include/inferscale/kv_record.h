@@ -19,7 +19,8 @@ enum class KvCodec : std::uint8_t { kF16 = 1, kF32 = 2 };
 /// 2 or 4. Unknown values give 0.
 [[nodiscard]] INFERSCALE_API std::size_t codec_element_bytes(KvCodec codec);
 
-/// Which encode context made a record (architecture §4). Values are written to disk: never renumber.
+/// Which encode context made a record (architecture §4). Values are written to disk: never
+/// renumber.
 enum class ContextKind : std::uint8_t {
   kPrefix = 0,  ///< the tokens of a prompt's own start (a header record), nothing before them
   kHeader = 1,
@@ -35,11 +36,11 @@ enum class ContextKind : std::uint8_t {
 /// What a record says about itself. See docs/format.md for the bytes.
 struct RecordMeta {
   Hash128 model_fingerprint;
-  Hash128 context_id;   ///< pins what the tokens attended to while being encoded
-  Hash128 scope;        ///< scope_hash of the owner
+  Hash128 context_id;  ///< pins what the tokens attended to while being encoded
+  Hash128 scope;       ///< scope_hash of the owner
   ContextKind context_kind = ContextKind::kHeader;
   KvCodec codec = KvCodec::kF16;
-  KvShape shape;        ///< n_kv_heads is that of this shard
+  KvShape shape;  ///< n_kv_heads is that of this shard
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   friend bool operator==(const RecordMeta&, const RecordMeta&) = default;
@@ -49,14 +50,18 @@ struct RecordMeta {
 /// Layout and checksums: docs/format.md. Safe to share between threads; owns its bytes.
 class INFERSCALE_API Record {
  public:
-  /// Takes `bytes` (the whole encoded record) after checking magic, version, sizes and all checksums.
-  /// Errors: kDataLoss that says which check failed. Never reads outside `bytes`.
-  [[nodiscard]] static Result<std::shared_ptr<const Record>> parse(std::span<const std::byte> bytes);
+  /// Takes `bytes` (the whole encoded record) after checking magic, version, sizes and all
+  /// checksums. Errors: kDataLoss that says which check failed. Never reads outside `bytes`.
+  [[nodiscard]] static Result<std::shared_ptr<const Record>> parse(
+      std::span<const std::byte> bytes);
 
   [[nodiscard]] const RecordMeta& meta() const { return meta_; }
   [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }
-  [[nodiscard]] std::uint32_t n_tokens() const { return static_cast<std::uint32_t>(token_ids_.size()); }
-  /// K of a layer: [n_tokens][n_kv_heads][head_dim_k] elements of meta().codec, 64-byte aligned, position-free.
+  [[nodiscard]] std::uint32_t n_tokens() const {
+    return static_cast<std::uint32_t>(token_ids_.size());
+  }
+  /// K of a layer: [n_tokens][n_kv_heads][head_dim_k] elements of meta().codec, 64-byte aligned,
+  /// position-free.
   [[nodiscard]] const std::byte* layer_k(std::uint32_t layer) const;
   /// V of a layer: [n_tokens][n_kv_heads][head_dim_v] elements of meta().codec.
   [[nodiscard]] const std::byte* layer_v(std::uint32_t layer) const;
@@ -84,12 +89,14 @@ class INFERSCALE_API Record {
   std::size_t layer_stride_ = 0;
 };
 
-/// Allocates a record, lets `kv_capture` fill its layers in place, then seals it with its checksums.
-/// One thread at a time.
+/// Allocates a record, lets `kv_capture` fill its layers in place, then seals it with its
+/// checksums. One thread at a time.
 class INFERSCALE_API RecordBuilder {
  public:
-  /// Errors: kInvalidArgument (no tokens, over 1,048,576 tokens, bad shape or shard), kResourceExhausted (memory).
-  [[nodiscard]] static Result<RecordBuilder> create(const RecordMeta& meta, std::span<const TokenId> token_ids);
+  /// Errors: kInvalidArgument (no tokens, over 1,048,576 tokens, bad shape or shard),
+  /// kResourceExhausted (memory).
+  [[nodiscard]] static Result<RecordBuilder> create(const RecordMeta& meta,
+                                                    std::span<const TokenId> token_ids);
 
   [[nodiscard]] const RecordMeta& meta() const { return record_->meta_; }
   [[nodiscard]] std::uint32_t n_tokens() const { return record_->n_tokens(); }
@@ -104,20 +111,23 @@ class INFERSCALE_API RecordBuilder {
 };
 
 /// Bytes of an encoded record with `n_tokens` tokens, header and padding included.
-[[nodiscard]] INFERSCALE_API std::size_t record_bytes(const RecordMeta& meta, std::uint32_t n_tokens);
+[[nodiscard]] INFERSCALE_API std::size_t record_bytes(const RecordMeta& meta,
+                                                      std::uint32_t n_tokens);
 
-/// HMAC-SHA-256/128(secret, scope ‖ fingerprint ‖ context id ‖ token ids), each part length-prefixed: a name that
-/// cannot be guessed without the installation secret.
+/// HMAC-SHA-256/128(secret, scope ‖ fingerprint ‖ context id ‖ token ids), each part
+/// length-prefixed: a name that cannot be guessed without the installation secret.
 struct RecordKey {
   Hash128 value;
   friend auto operator<=>(const RecordKey&, const RecordKey&) = default;
   friend bool operator==(const RecordKey&, const RecordKey&) = default;
 };
-[[nodiscard]] INFERSCALE_API RecordKey make_record_key(std::span<const std::byte> installation_secret,
-                                                       const RecordMeta& meta, std::span<const TokenId> token_ids);
+[[nodiscard]] INFERSCALE_API RecordKey
+make_record_key(std::span<const std::byte> installation_secret, const RecordMeta& meta,
+                std::span<const TokenId> token_ids);
 
 /// SHA-256/128(kind ‖ token ids attended to as text ‖ keys of the records injected).
-[[nodiscard]] INFERSCALE_API Hash128 make_context_id(ContextKind kind, std::span<const TokenId> attended_tokens,
+[[nodiscard]] INFERSCALE_API Hash128 make_context_id(ContextKind kind,
+                                                     std::span<const TokenId> attended_tokens,
                                                      std::span<const RecordKey> injected);
 
 /// XXH3-128 of the token ids as little-endian u32; stored in the record's header.

@@ -19,14 +19,14 @@ namespace inferscale {
 /// Names (`miss_reason_name`) appear in replies as `fallbacks[].reason`.
 enum class MissReason : std::uint8_t {
   kNone = 0,
-  kAbsent,         ///< never stored, or its encoding is not finished ("record_missing")
-  kEvicted,        ///< was stored, gave way to a budget ("record_evicted")
-  kErased,         ///< erased or replaced meanwhile ("record_erased")
-  kChecksum,       ///< bytes do not match their checksum ("bad_checksum")
-  kWrongModel,     ///< fingerprint, shape or codec of another model ("wrong_fingerprint")
-  kWrongScope,     ///< belongs to a scope the request may not use ("wrong_scope")
-  kWrongTokens,    ///< token ids differ ("wrong_tokens")
-  kWrongContext,   ///< encode context not allowed or not the expected one ("wrong_context")
+  kAbsent,        ///< never stored, or its encoding is not finished ("record_missing")
+  kEvicted,       ///< was stored, gave way to a budget ("record_evicted")
+  kErased,        ///< erased or replaced meanwhile ("record_erased")
+  kChecksum,      ///< bytes do not match their checksum ("bad_checksum")
+  kWrongModel,    ///< fingerprint, shape or codec of another model ("wrong_fingerprint")
+  kWrongScope,    ///< belongs to a scope the request may not use ("wrong_scope")
+  kWrongTokens,   ///< token ids differ ("wrong_tokens")
+  kWrongContext,  ///< encode context not allowed or not the expected one ("wrong_context")
 };
 [[nodiscard]] INFERSCALE_API const char* miss_reason_name(MissReason reason);
 
@@ -35,13 +35,14 @@ struct RecordRequest {
   RecordKey key;
   Hash128 model_fingerprint;
   KvShape shape;
-  Hash128 scope;                      ///< scope_hash of the record's owner, which the caller may use
-  std::span<const TokenId> token_ids; ///< compared id by id; borrowed for the call
-  Hash128 context_id;                 ///< what the catalog says the record was encoded behind
+  Hash128 scope;  ///< scope_hash of the record's owner, which the caller may use
+  std::span<const TokenId> token_ids;  ///< compared id by id; borrowed for the call
+  Hash128 context_id;                  ///< what the catalog says the record was encoded behind
 };
 
-/// Keeps a record usable: it cannot be evicted or wiped while leased. Movable, releases on destruction.
-/// Not thread-safe itself; different leases may be used from different threads. May outlive the store.
+/// Keeps a record usable: it cannot be evicted or wiped while leased. Movable, releases on
+/// destruction. Not thread-safe itself; different leases may be used from different threads. May
+/// outlive the store.
 class INFERSCALE_API Lease {
  public:
   Lease() = default;
@@ -78,7 +79,8 @@ struct KvStoreStats {
 struct EraseCounts {
   std::uint64_t host = 0;
   std::uint64_t disk = 0;
-  std::uint64_t leased = 0;  ///< of these, how many were in use: unusable at once, wiped when released
+  std::uint64_t leased =
+      0;  ///< of these, how many were in use: unusable at once, wiped when released
 };
 
 struct KvStoreOptions {
@@ -87,24 +89,27 @@ struct KvStoreOptions {
   std::filesystem::path directory;               ///< of the disk tier; empty switches it off
 };
 
-/// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish at any time.
-/// Thread-safe. Never blocks on a full pool: it returns what it has.
+/// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish
+/// at any time. Thread-safe. Never blocks on a full pool: it returns what it has.
 class INFERSCALE_API KvStore {
  public:
   /// Errors: kInvalidArgument (options), kUnavailable (directory cannot be read or created).
   [[nodiscard]] static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options);
   virtual ~KvStore() = default;
 
-  /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier. Bytes are
-  /// verified against their checksums before they are leased.
+  /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier.
+  /// Bytes are verified against their checksums before they are leased.
   [[nodiscard]] virtual std::vector<Lease> acquire(std::span<const RecordRequest> requests) = 0;
-  /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (larger than every
-  /// budget: nothing stored), kUnavailable (disk failed; the record is kept in the host tier and usable).
+  /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (larger
+  /// than every budget: nothing stored), kUnavailable (disk failed; the record is kept in the host
+  /// tier and usable).
   [[nodiscard]] virtual Status put(const RecordKey& key, std::shared_ptr<const Record> record) = 0;
-  /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it ready?".
+  /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it
+  /// ready?".
   [[nodiscard]] virtual bool contains(const RecordKey& key) const = 0;
-  /// Removes records: at once for new leases; memory and files are zeroed (leased memory when released).
-  /// Errors: kUnavailable when a file could not be wiped (the record is unusable all the same).
+  /// Removes records: at once for new leases; memory and files are zeroed (leased memory when
+  /// released). Errors: kUnavailable when a file could not be wiped (the record is unusable all the
+  /// same).
   [[nodiscard]] virtual Result<EraseCounts> erase(std::span<const RecordKey> keys) = 0;
   /// Removes every record whose owner is `scope` exactly.
   [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;

@@ -20,13 +20,18 @@ namespace inferscale {
 
 /// How a MemoryService behaves and how much it may use. Behaviour first, then performance.
 struct MemoryOptions {
-  std::filesystem::path directory;  ///< data directory (facts, records); created with mode 0700; one process at a time
-  std::filesystem::path model;      ///< GGUF of the served model; needed once something is encoded or asked
-  std::filesystem::path embedder;   ///< GGUF of the embedding model; empty: retrieval by keywords alone
-  std::filesystem::path cache_directory;  ///< for derived files that may be lost (fingerprint cache)
+  std::filesystem::path directory;  ///< data directory (facts, records); created with mode 0700;
+                                    ///< one process at a time
+  std::filesystem::path
+      model;  ///< GGUF of the served model; needed once something is encoded or asked
+  std::filesystem::path
+      embedder;  ///< GGUF of the embedding model; empty: retrieval by keywords alone
+  std::filesystem::path
+      cache_directory;  ///< for derived files that may be lost (fingerprint cache)
   std::string encode_context = "window:8";  ///< "header", "primer:N", "window:N"
-  std::optional<std::uint32_t> top_j;       ///< best facts prefilled as text; unset: calibrated once per model
-  std::string system_prompt;                ///< empty: the built-in one
+  std::optional<std::uint32_t>
+      top_j;                  ///< best facts prefilled as text; unset: calibrated once per model
+  std::string system_prompt;  ///< empty: the built-in one
 
   std::uint64_t host_budget_bytes = 1ULL << 30;  ///< records in memory
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< records on disk; 0 keeps none
@@ -37,9 +42,11 @@ struct MemoryOptions {
 };
 
 /// Reports long work: called from the calling thread between steps; must not throw.
-using Progress = std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
+using Progress =
+    std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
 
-/// Ends long work early (Ctrl-C) at the next step: what is committed stays, a repeated call goes on from there.
+/// Ends long work early (Ctrl-C) at the next step: what is committed stays, a repeated call goes on
+/// from there.
 struct WorkControl {
   Progress progress;
   const std::atomic<bool>* cancelled = nullptr;
@@ -68,18 +75,19 @@ struct ItemError {
 };
 
 struct AddReply {
-  std::vector<std::string> ids;  ///< one or more per input (a long text becomes several facts), in order
+  std::vector<std::string>
+      ids;  ///< one or more per input (a long text becomes several facts), in order
   std::uint64_t turns = 0;
   std::uint64_t facts_added = 0;
   std::uint64_t facts_existing = 0;  ///< exact duplicates: nothing was written
   std::uint64_t facts_encoded = 0;
-  std::vector<ItemError> errors;     ///< items that were not taken; the others were
+  std::vector<ItemError> errors;  ///< items that were not taken; the others were
   double elapsed_ms = 0;
 };
 
 struct EncodeReply {
   std::uint64_t encoded = 0;
-  std::uint64_t failed = 0;   ///< stay usable as text; tried again by the next call
+  std::uint64_t failed = 0;  ///< stay usable as text; tried again by the next call
   std::uint64_t tokens_prefilled = 0;
   double elapsed_ms = 0;
 };
@@ -122,7 +130,8 @@ struct SearchReply {
   std::vector<SearchHit> hits;  ///< best first
   double embed_ms = 0;
   double retrieve_ms = 0;
-  std::string note;  ///< not empty when something was missing (e.g. no embedding model: keywords alone)
+  std::string
+      note;  ///< not empty when something was missing (e.g. no embedding model: keywords alone)
 };
 
 struct AskRequest {
@@ -135,15 +144,16 @@ struct AskRequest {
   std::uint32_t max_tokens = 128;
   float temperature = 0;  ///< 0: greedy
   std::uint64_t seed = 0;
-  std::function<bool(std::string_view)> on_text;  ///< streams the answer in valid UTF-8 pieces; false stops
+  std::function<bool(std::string_view)>
+      on_text;  ///< streams the answer in valid UTF-8 pieces; false stops
   const std::atomic<bool>* cancelled = nullptr;
 };
 
 struct UsedFact {
   std::string id;
   std::string text;
-  bool injected = false;    ///< what really happened, as the engine reports it
-  std::uint32_t rank = 0;   ///< 1 is the best
+  bool injected = false;   ///< what really happened, as the engine reports it
+  std::uint32_t rank = 0;  ///< 1 is the best
 };
 
 struct TokenCounts {
@@ -176,11 +186,11 @@ struct AskReply {
 
 /// The same prompt without memory, with the facts as text, and with injected facts.
 struct CompareReply {
-  AskReply none, text, inject;         ///< timings are medians over the rounds
-  bool same_token_ids = false;         ///< of the text and inject prompts
-  bool greedy_equal = false;           ///< of the text and inject answers
-  double kl_first_token = 0;           ///< KL(text || inject), nats
-  double kl_noise_floor = 0;           ///< KL(text || text prefilled in another batch split)
+  AskReply none, text, inject;  ///< timings are medians over the rounds
+  bool same_token_ids = false;  ///< of the text and inject prompts
+  bool greedy_equal = false;    ///< of the text and inject answers
+  double kl_first_token = 0;    ///< KL(text || inject), nats
+  double kl_noise_floor = 0;    ///< KL(text || text prefilled in another batch split)
   std::uint32_t rounds = 0;
 };
 
@@ -193,12 +203,13 @@ struct ChatOptions {
   float temperature = 0;
 };
 
-/// One conversation, append-only: each turn adds only facts that are not yet in the context, so nothing before them is
-/// prefilled again. One thread at a time; must not outlive its service.
+/// One conversation, append-only: each turn adds only facts that are not yet in the context, so
+/// nothing before them is prefilled again. One thread at a time; must not outlive its service.
 class INFERSCALE_API Chat {
  public:
   virtual ~Chat() = default;
-  /// Streams through `on_text` as AskRequest does. Errors: kResourceExhausted when the conversation no longer fits.
+  /// Streams through `on_text` as AskRequest does. Errors: kResourceExhausted when the conversation
+  /// no longer fits.
   [[nodiscard]] virtual Result<AskReply> say(const std::string& message,
                                              const std::function<bool(std::string_view)>& on_text,
                                              const std::atomic<bool>* cancelled) = 0;
@@ -217,7 +228,8 @@ struct UpdateRequest {
 struct DeleteReceipt {
   std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
   std::uint64_t records_gpu = 0, records_host = 0, records_disk = 0;
-  std::uint64_t dependants = 0;            ///< live facts that lost their record because they saw an erased one
+  std::uint64_t dependants =
+      0;  ///< live facts that lost their record because they saw an erased one
   std::uint64_t dependants_reencoded = 0;
   bool verified = false;
 };
@@ -230,49 +242,56 @@ struct DoctorCheck {
 
 struct StatsReply {
   std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
-  std::uint64_t facts_pending = 0;  ///< live facts without a record under the current model and context
+  std::uint64_t facts_pending =
+      0;  ///< live facts without a record under the current model and context
   std::string model, model_fingerprint, encode_context;
-  std::string top_j;  ///< "0 (calibrated 2026-11-29, 1.62 x TTFT at 1)", "4 (set)", "not calibrated yet"
+  std::string
+      top_j;  ///< "0 (calibrated 2026-11-29, 1.62 x TTFT at 1)", "4 (set)", "not calibrated yet"
   std::string injection;  ///< "on", or "off: reason"
   KvStoreStats kv;
 };
 
-/// The memory service: facts of many users, encoded once, answered from injected KV. Thread-safe. The models are loaded
-/// when first needed. Errors come from the table in docs/errors.md.
+/// The memory service: facts of many users, encoded once, answered from injected KV. Thread-safe.
+/// The models are loaded when first needed. Errors come from the table in docs/errors.md.
 class INFERSCALE_API MemoryService {
  public:
-  /// Opens or creates the data directory. Errors: kInvalidArgument (options), kConflict (another process has it open),
-  /// kUnavailable (read-only, I/O), kUnsupported (newer format).
+  /// Opens or creates the data directory. Errors: kInvalidArgument (options), kConflict (another
+  /// process has it open), kUnavailable (read-only, I/O), kUnsupported (newer format).
   [[nodiscard]] static Result<std::unique_ptr<MemoryService>> open(const MemoryOptions& options);
   virtual ~MemoryService() = default;
 
-  /// Durable when it returns; encodes them before it returns unless `wait` is false. Bad items are reported, the others
-  /// are taken. Exact duplicates are no-ops that return the existing id.
+  /// Durable when it returns; encodes them before it returns unless `wait` is false. Bad items are
+  /// reported, the others are taken. Exact duplicates are no-ops that return the existing id.
   [[nodiscard]] virtual Result<AddReply> add(const Scope& scope, std::span<const TurnInput> turns,
                                              std::span<const FactInput> facts, bool wait,
                                              const WorkControl& control) = 0;
   /// Encodes what is still without a record, in every scope.
   [[nodiscard]] virtual Result<EncodeReply> encode_pending(const WorkControl& control) = 0;
 
-  [[nodiscard]] virtual Result<SearchReply> search(const Scope& scope, const std::string& query, std::uint32_t k,
-                                                   const std::string& filter) = 0;
+  [[nodiscard]] virtual Result<SearchReply> search(const Scope& scope, const std::string& query,
+                                                   std::uint32_t k, const std::string& filter) = 0;
   [[nodiscard]] virtual Result<AskReply> ask(const AskRequest& request) = 0;
   /// `rounds` interleaved measurements of each arm; the answers are greedy.
-  [[nodiscard]] virtual Result<CompareReply> compare(const AskRequest& request, std::uint32_t rounds) = 0;
+  [[nodiscard]] virtual Result<CompareReply> compare(const AskRequest& request,
+                                                     std::uint32_t rounds) = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<Chat>> open_chat(const ChatOptions& options) = 0;
 
   [[nodiscard]] virtual Result<FactView> get(const Scope& scope, const std::string& id) = 0;
-  [[nodiscard]] virtual Result<FactList> list(const Scope& scope, const std::string& filter, std::uint32_t limit,
-                                              const std::string& cursor) = 0;
-  [[nodiscard]] virtual Result<std::vector<FactHistoryRow>> history(const Scope& scope, const std::string& id) = 0;
+  [[nodiscard]] virtual Result<FactList> list(const Scope& scope, const std::string& filter,
+                                              std::uint32_t limit, const std::string& cursor) = 0;
+  [[nodiscard]] virtual Result<std::vector<FactHistoryRow>> history(const Scope& scope,
+                                                                    const std::string& id) = 0;
   [[nodiscard]] virtual Result<FactView> update(const UpdateRequest& request, bool wait,
                                                 const WorkControl& control) = 0;
   /// Erases facts by id, or all that the scope permits when `ids` is empty.
-  [[nodiscard]] virtual Result<DeleteReceipt> remove(const Scope& scope, std::span<const std::string> ids,
-                                                     bool keep_turns, bool wait, const WorkControl& control) = 0;
+  [[nodiscard]] virtual Result<DeleteReceipt> remove(const Scope& scope,
+                                                     std::span<const std::string> ids,
+                                                     bool keep_turns, bool wait,
+                                                     const WorkControl& control) = 0;
 
   [[nodiscard]] virtual Result<StatsReply> stats() = 0;
-  /// Self-tests: data directory, catalog, model, state layout, rope, embedder. Never fails as a whole.
+  /// Self-tests: data directory, catalog, model, state layout, rope, embedder. Never fails as a
+  /// whole.
   [[nodiscard]] virtual std::vector<DoctorCheck> doctor() = 0;
   /// Measures automatic `top_j` again. Errors: kUnavailable.
   [[nodiscard]] virtual Result<std::uint32_t> calibrate_top_j() = 0;

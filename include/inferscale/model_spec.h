@@ -11,8 +11,8 @@
 
 namespace inferscale {
 
-/// Which two elements of a head form rotary pair i (rotary_dim = 2 n): (2i, 2i+1), which GGUF calls NORM and
-/// others GPT-J style; or (i, i+n), called NEOX.
+/// Which two elements of a head form rotary pair i (rotary_dim = 2 n): (2i, 2i+1), which GGUF calls
+/// NORM and others GPT-J style; or (i, i+n), called NEOX.
 enum class RopePairing : std::uint8_t { kAdjacent = 0, kHalves = 1 };
 
 /// How angles depart from pos * base^(-2i/rotary_dim).
@@ -23,9 +23,12 @@ struct RopeSpec {
   RopePairing pairing = RopePairing::kAdjacent;
   RopeScaling scaling = RopeScaling::kNone;
   double freq_base = 10000.0;
-  std::uint32_t rotary_dim = 0;  ///< rotated elements of a head, even, <= head_dim_k; the rest is copied
-  double scaling_factor = 1.0;   ///< linear and YaRN: positions are divided by it (YaRN: interpolated part)
-  std::vector<float> freq_factors;  ///< llama3: [rotary_dim/2], pair i turns by pos*freq_i/factor_i; else empty
+  std::uint32_t rotary_dim =
+      0;  ///< rotated elements of a head, even, <= head_dim_k; the rest is copied
+  double scaling_factor =
+      1.0;  ///< linear and YaRN: positions are divided by it (YaRN: interpolated part)
+  std::vector<float>
+      freq_factors;  ///< llama3: [rotary_dim/2], pair i turns by pos*freq_i/factor_i; else empty
   /// YaRN (arXiv 2309.00071): corrected range in number of turns over `original_context`.
   double yarn_ext_factor = 1.0;
   double yarn_attn_factor = 1.0;
@@ -85,7 +88,8 @@ struct KvShape {
   friend bool operator==(const KvShape&, const KvShape&) = default;
   [[nodiscard]] std::size_t k_elements() const { return std::size_t{n_kv_heads} * head_dim_k; }
   [[nodiscard]] std::size_t v_elements() const { return std::size_t{n_kv_heads} * head_dim_v; }
-  /// Errors: kInvalidArgument unless layers 1..1024, heads 1..1024, head dims 1..1024 (head_dim_k even).
+  /// Errors: kInvalidArgument unless layers 1..1024, heads 1..1024, head dims 1..1024 (head_dim_k
+  /// even).
   [[nodiscard]] INFERSCALE_API Status validate() const;
 };
 
@@ -97,7 +101,8 @@ struct ModelSpec {
   RopeSpec rope;
   std::uint32_t trained_positions = 0;  ///< the context length the model was trained for
   std::uint32_t vocab_size = 0;
-  Hash128 fingerprint;  ///< content of the weights, architecture, RopeSpec, adapters, KV-relevant settings
+  Hash128 fingerprint;  ///< content of the weights, architecture, RopeSpec, adapters, KV-relevant
+                        ///< settings
 };
 
 }  // namespace inferscale

@@ -81,7 +81,8 @@ class [[nodiscard]] INFERSCALE_API Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::in_place_index<1>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value)
+      : content_(std::in_place_index<1>, std::move(value)) {}  // NOLINT: implicit by design
   Result(Status status) : content_(std::in_place_index<0>, std::move(status)) {  // NOLINT
     if (std::get<0>(content_).ok()) {
       std::get<0>(content_) = Status(StatusCode::kInternal, "a Result was built from an ok Status");
@@ -93,9 +94,18 @@ class [[nodiscard]] Result {
   [[nodiscard]] Status status() const { return ok() ? Status() : std::get<0>(content_); }
 
   /// REQUIRES: ok().
-  [[nodiscard]] T& value() & { assert(ok()); return std::get<1>(content_); }
-  [[nodiscard]] const T& value() const& { assert(ok()); return std::get<1>(content_); }
-  [[nodiscard]] T&& value() && { assert(ok()); return std::get<1>(std::move(content_)); }
+  [[nodiscard]] T& value() & {
+    assert(ok());
+    return std::get<1>(content_);
+  }
+  [[nodiscard]] const T& value() const& {
+    assert(ok());
+    return std::get<1>(content_);
+  }
+  [[nodiscard]] T&& value() && {
+    assert(ok());
+    return std::get<1>(std::move(content_));
+  }
   [[nodiscard]] T& operator*() & { return value(); }
   [[nodiscard]] const T& operator*() const& { return value(); }
   [[nodiscard]] T&& operator*() && { return std::move(*this).value(); }
@@ -112,11 +122,11 @@ class [[nodiscard]] Result {
 #define INFERSCALE_CONCAT(a, b) INFERSCALE_CONCAT_INNER(a, b)
 
 /// Returns the error from the enclosing function when `expression` (a Status) is not ok.
-#define INFERSCALE_RETURN_IF_ERROR(expression)                              \
-  do {                                                                      \
-    if (::inferscale::Status status_ = (expression); !status_.ok()) {       \
-      return status_;                                                       \
-    }                                                                       \
+#define INFERSCALE_RETURN_IF_ERROR(expression)                        \
+  do {                                                                \
+    if (::inferscale::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                                 \
+    }                                                                 \
   } while (false)
 
 /// Declares or assigns `target` from `expression` (a Result), or returns its Status.

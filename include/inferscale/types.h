@@ -27,8 +27,9 @@ struct Hash128 {
 };
 
 /// Whose a fact, turn or record is. Empty `agent` or `run` means "not set".
-/// A request may use what belongs to an equal tenant and user, and to an equal agent and run where the
-/// request sets them (`scope_permits`), or what belongs to the system or to its tenant as a whole.
+/// A request may use what belongs to an equal tenant and user, and to an equal agent and run where
+/// the request sets them (`scope_permits`), or what belongs to the system or to its tenant as a
+/// whole.
 struct Scope {
   std::string tenant = "default";
   std::string user = "default";  ///< empty only in tenant-wide and system scopes
@@ -41,9 +42,9 @@ struct Scope {
 /// The scope of what all tenants share (headers, primers): all four fields empty.
 [[nodiscard]] INFERSCALE_API Scope system_scope();
 
-/// Parses "user=alice,agent=tutor,run=r1,tenant=acme" (any order, each at most once; `user` and `tenant`
-/// default to "default"). Errors: kInvalidArgument for unknown or repeated keys, an empty value, a value over
-/// 256 bytes, invalid UTF-8 or control characters.
+/// Parses "user=alice,agent=tutor,run=r1,tenant=acme" (any order, each at most once; `user` and
+/// `tenant` default to "default"). Errors: kInvalidArgument for unknown or repeated keys, an empty
+/// value, a value over 256 bytes, invalid UTF-8 or control characters.
 [[nodiscard]] INFERSCALE_API Result<Scope> parse_scope(std::string_view text);
 
 /// Inverse of `parse_scope`, for messages.

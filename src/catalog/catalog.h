@@ -37,7 +37,7 @@ struct TextVectors {
 
 struct NewFact {
   Scope scope;
-  std::string text;           ///< one line, valid UTF-8, at most kMaxFactBytes
+  std::string text;             ///< one line, valid UTF-8, at most kMaxFactBytes
   std::string metadata = "{}";  ///< a JSON object, at most kMaxMetadataBytes
   std::optional<TimestampUs> event_time;
   int event_offset_minutes = 0;
@@ -57,7 +57,7 @@ struct Fact {
   std::string metadata = "{}";
   std::optional<TimestampUs> event_time;  ///< when it was true or said
   int event_offset_minutes = 0;
-  TimestampUs ingest_time = 0;   ///< when this version was written
+  TimestampUs ingest_time = 0;  ///< when this version was written
   std::vector<std::string> source_turns;
 };
 
@@ -75,7 +75,8 @@ struct FactVersion {
 
 struct AddOutcome {
   std::string id;
-  bool existed = false;  ///< an exact duplicate (scope, text, event time) was already live: nothing was written
+  bool existed = false;  ///< an exact duplicate (scope, text, event time) was already live: nothing
+                         ///< was written
 };
 
 struct FactPatch {
@@ -84,7 +85,7 @@ struct FactPatch {
   std::optional<TimestampUs> event_time;
   int event_offset_minutes = 0;
   std::optional<std::uint32_t> if_version;  ///< kConflict when the live version differs
-  TextVectors vectors;                      ///< of the new text; ignored when the text does not change
+  TextVectors vectors;  ///< of the new text; ignored when the text does not change
 };
 
 /// Names one version of one fact: what an encode job attended to.
@@ -94,8 +95,8 @@ struct FactRef {
   friend bool operator==(const FactRef&, const FactRef&) = default;
 };
 
-/// The record that stands for (fact version, model fingerprint). `context` is the configured spelling of the
-/// encode context ("window:8"); context_id pins what was really seen.
+/// The record that stands for (fact version, model fingerprint). `context` is the configured
+/// spelling of the encode context ("window:8"); context_id pins what was really seen.
 struct RecordEntry {
   FactRef fact;  ///< empty id for header records
   Hash128 model_fingerprint;
@@ -104,7 +105,8 @@ struct RecordEntry {
   Hash128 context_id;
   Hash128 scope;  ///< scope_hash in the record
   std::uint32_t n_tokens = 0;
-  std::vector<FactRef> attended_facts;    ///< as text or as KV: deleting one of them drops this record
+  std::vector<FactRef>
+      attended_facts;  ///< as text or as KV: deleting one of them drops this record
   std::vector<std::string> attended_turns;
 };
 
@@ -121,38 +123,44 @@ struct KeywordHit {
 };
 
 struct FactPage {
-  std::vector<Fact> facts;   ///< in ingest order
-  std::string next_cursor;   ///< empty at the end; opaque and stable under concurrent writes
+  std::vector<Fact> facts;  ///< in ingest order
+  std::string next_cursor;  ///< empty at the end; opaque and stable under concurrent writes
 };
 
 struct EraseOutcome {
   std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
-  std::vector<RecordKey> records;             ///< of the erased facts and of everything that saw them
-  std::vector<FactRef> dependants;            ///< live facts that lost their record
+  std::vector<RecordKey> records;   ///< of the erased facts and of everything that saw them
+  std::vector<FactRef> dependants;  ///< live facts that lost their record
 };
 
 struct CatalogCounts {
   std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
 };
 
-/// The truth about facts, turns, vectors, history and which record stands for which fact version. Every write is one
-/// transaction and durable when the call returns. Thread-safe. Errors of every call: kUnavailable (I/O, read-only),
-/// kResourceExhausted (disk full), kDataLoss (database corrupt), besides those named.
+/// The truth about facts, turns, vectors, history and which record stands for which fact version.
+/// Every write is one transaction and durable when the call returns. Thread-safe. Errors of every
+/// call: kUnavailable (I/O, read-only), kResourceExhausted (disk full), kDataLoss (database
+/// corrupt), besides those named.
 class Catalog {
  public:
   virtual ~Catalog() = default;
 
   // --- writes ---
-  /// One transaction for the whole batch. Errors: kInvalidArgument names the item and the field; nothing is written.
-  [[nodiscard]] virtual Result<std::vector<AddOutcome>> add_facts(std::span<const NewFact> facts) = 0;
+  /// One transaction for the whole batch. Errors: kInvalidArgument names the item and the field;
+  /// nothing is written.
+  [[nodiscard]] virtual Result<std::vector<AddOutcome>> add_facts(
+      std::span<const NewFact> facts) = 0;
   /// Turns that exist already (scope, id) are left as they are; returns how many were new.
   [[nodiscard]] virtual Result<std::uint64_t> add_turns(std::span<const Turn> turns) = 0;
-  /// Errors: kNotFound, kConflict (if_version), kInvalidArgument. An unchanged patch returns the live fact.
-  [[nodiscard]] virtual Result<Fact> update_fact(const Scope& request, std::string_view id, const FactPatch& patch) = 0;
-  /// Erases facts with history, vectors, keywords, record entries (theirs and of everything that attended to them,
-  /// transitively) and, unless `keep_turns`, the source turns that no live fact cites any more.
-  /// Errors: kNotFound names the first id that is not there (nothing is erased).
-  [[nodiscard]] virtual Result<EraseOutcome> erase_facts(const Scope& request, std::span<const std::string> ids,
+  /// Errors: kNotFound, kConflict (if_version), kInvalidArgument. An unchanged patch returns the
+  /// live fact.
+  [[nodiscard]] virtual Result<Fact> update_fact(const Scope& request, std::string_view id,
+                                                 const FactPatch& patch) = 0;
+  /// Erases facts with history, vectors, keywords, record entries (theirs and of everything that
+  /// attended to them, transitively) and, unless `keep_turns`, the source turns that no live fact
+  /// cites any more. Errors: kNotFound names the first id that is not there (nothing is erased).
+  [[nodiscard]] virtual Result<EraseOutcome> erase_facts(const Scope& request,
+                                                         std::span<const std::string> ids,
                                                          bool keep_turns) = 0;
   /// Everything that `request` permits: all facts and all turns of the scope.
   [[nodiscard]] virtual Result<EraseOutcome> erase_scope(const Scope& request) = 0;
@@ -162,41 +170,52 @@ class Catalog {
   // --- reads ---
   [[nodiscard]] virtual Result<Fact> get_fact(const Scope& request, std::string_view id) = 0;
   /// In the order of `ids`; ids that are gone are left out.
-  [[nodiscard]] virtual Result<std::vector<Fact>> get_facts(const Scope& request, std::span<const std::string> ids) = 0;
-  [[nodiscard]] virtual Result<FactPage> list_facts(const Scope& request, const Filter& filter, std::size_t limit,
-                                                    std::string_view cursor) = 0;
-  [[nodiscard]] virtual Result<std::vector<FactVersion>> history(const Scope& request, std::string_view id) = 0;
+  [[nodiscard]] virtual Result<std::vector<Fact>> get_facts(const Scope& request,
+                                                            std::span<const std::string> ids) = 0;
+  [[nodiscard]] virtual Result<FactPage> list_facts(const Scope& request, const Filter& filter,
+                                                    std::size_t limit, std::string_view cursor) = 0;
+  [[nodiscard]] virtual Result<std::vector<FactVersion>> history(const Scope& request,
+                                                                 std::string_view id) = 0;
   [[nodiscard]] virtual Result<std::vector<Turn>> get_turns(const Scope& request,
                                                             std::span<const std::string> ids) = 0;
   /// The n live facts of exactly this scope with the largest sequence below `before`, oldest first.
-  [[nodiscard]] virtual Result<std::vector<Fact>> facts_before(const Scope& exact, std::int64_t before,
+  [[nodiscard]] virtual Result<std::vector<Fact>> facts_before(const Scope& exact,
+                                                               std::int64_t before,
                                                                std::size_t n) = 0;
-  [[nodiscard]] virtual Result<VectorRows> vectors(const Scope& request, std::string_view embedder_id) = 0;
-  [[nodiscard]] virtual Result<std::vector<Fact>> facts_without_vectors(std::string_view embedder_id,
-                                                                        std::size_t limit) = 0;
-  /// BM25 over the facts' text. Any text is a valid query: it is data, never query syntax. Queries are cut to their
-  /// first 64 distinct terms (a query is not content: nothing stored is lost).
-  [[nodiscard]] virtual Result<std::vector<KeywordHit>> keyword_search(const Scope& request, std::string_view query,
+  [[nodiscard]] virtual Result<VectorRows> vectors(const Scope& request,
+                                                   std::string_view embedder_id) = 0;
+  [[nodiscard]] virtual Result<std::vector<Fact>> facts_without_vectors(
+      std::string_view embedder_id, std::size_t limit) = 0;
+  /// BM25 over the facts' text. Any text is a valid query: it is data, never query syntax. Queries
+  /// are cut to their first 64 distinct terms (a query is not content: nothing stored is lost).
+  [[nodiscard]] virtual Result<std::vector<KeywordHit>> keyword_search(const Scope& request,
+                                                                       std::string_view query,
                                                                        std::size_t limit) = 0;
   /// Ids of the permitted facts that match; used to mask a vector scan.
-  [[nodiscard]] virtual Result<std::vector<std::string>> matching_ids(const Scope& request, const Filter& filter) = 0;
+  [[nodiscard]] virtual Result<std::vector<std::string>> matching_ids(const Scope& request,
+                                                                      const Filter& filter) = 0;
   [[nodiscard]] virtual Result<CatalogCounts> counts(const Scope& request) = 0;
   [[nodiscard]] virtual Result<CatalogCounts> counts_all() = 0;
 
   // --- records ---
-  /// Commits an encode job: replaces the entry of (fact version, fingerprint) in a transaction that finds the fact's
-  /// version and every attended fact version and turn still live. Errors: kConflict when one is not (nothing is
-  /// written; encode again). Returns the key that was replaced, if another.
-  [[nodiscard]] virtual Result<std::optional<RecordKey>> commit_record(const RecordEntry& entry) = 0;
+  /// Commits an encode job: replaces the entry of (fact version, fingerprint) in a transaction that
+  /// finds the fact's version and every attended fact version and turn still live. Errors:
+  /// kConflict when one is not (nothing is written; encode again). Returns the key that was
+  /// replaced, if another.
+  [[nodiscard]] virtual Result<std::optional<RecordKey>> commit_record(
+      const RecordEntry& entry) = 0;
   /// Header records: fact.id empty, found by key.
   [[nodiscard]] virtual Result<std::vector<std::optional<RecordEntry>>> records_of(
       std::span<const FactRef> facts, const Hash128& model_fingerprint) = 0;
-  /// Live facts without a record entry of this fingerprint and context, in ingest order, from `after_sequence`.
+  /// Live facts without a record entry of this fingerprint and context, in ingest order, from
+  /// `after_sequence`.
   [[nodiscard]] virtual Result<std::vector<Fact>> facts_to_encode(const Hash128& model_fingerprint,
                                                                   std::string_view context,
-                                                                  std::int64_t after_sequence, std::size_t limit) = 0;
+                                                                  std::int64_t after_sequence,
+                                                                  std::size_t limit) = 0;
   /// Record entries (any fact) that attended to this fact, directly or through another record.
-  [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(std::string_view fact_id) = 0;
+  [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(
+      std::string_view fact_id) = 0;
 
   // --- settings that belong to the data directory (calibration, chosen defaults) ---
   [[nodiscard]] virtual Result<std::optional<std::string>> get_setting(std::string_view name) = 0;

@@ -20,23 +20,25 @@ namespace inferscale {
 /// A token span of a plan: a header, a fact, a history. With a ready lease its KV may be injected.
 struct Segment {
   std::vector<TokenId> tokens;
-  Lease lease;  ///< its record's token ids must equal `tokens`; else the segment is prefilled, counted
+  Lease lease;  ///< its record's token ids must equal `tokens`; else the segment is prefilled,
+                ///< counted
 };
 
-/// Tokens [begin, end) of the whole sequence (plan, then the branch's tokens) whose KV becomes a record.
+/// Tokens [begin, end) of the whole sequence (plan, then the branch's tokens) whose KV becomes a
+/// record.
 struct CaptureRange {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
   RecordMeta meta;  ///< shape, codec and fingerprint must be this engine's
 };
 
-/// What follows the plan. Several branches share the plan's KV and do not see each other: bulk encoding. All their
-/// tokens are prefilled in one batch.
+/// What follows the plan. Several branches share the plan's KV and do not see each other: bulk
+/// encoding. All their tokens are prefilled in one batch.
 struct Branch {
   std::vector<TokenId> tokens;
   std::vector<CaptureRange> captures;
-  /// Indices in the whole sequence at which the next-token distribution is wanted; each must be a position that
-  /// this run prefills (not an injected or reused one).
+  /// Indices in the whole sequence at which the next-token distribution is wanted; each must be a
+  /// position that this run prefills (not an injected or reused one).
   std::vector<std::uint32_t> score_positions;
 };
 
@@ -44,19 +46,22 @@ struct Sampling {
   std::uint32_t max_tokens = 0;  ///< 0: no generation
   float temperature = 0;         ///< 0: greedy
   float top_p = 1;
-  std::uint32_t top_k = 0;       ///< 0: off
+  std::uint32_t top_k = 0;  ///< 0: off
   std::uint64_t seed = 0;
 };
 
 struct RunRequest {
   std::vector<Segment> plan;
-  std::vector<Branch> branches;  ///< at least one; generation needs exactly one, with at least one token
+  std::vector<Branch>
+      branches;  ///< at least one; generation needs exactly one, with at least one token
   Sampling sampling;
-  bool allow_injection = true;   ///< false: the same tokens, all prefilled (the text arm)
-  /// Named sequence that stays in the cache after the run (plan, branch and generated tokens), so that a later run
-  /// whose tokens start with them prefills only the rest. Empty: nothing stays. Needs exactly one branch.
+  bool allow_injection = true;  ///< false: the same tokens, all prefilled (the text arm)
+  /// Named sequence that stays in the cache after the run (plan, branch and generated tokens), so
+  /// that a later run whose tokens start with them prefills only the rest. Empty: nothing stays.
+  /// Needs exactly one branch.
   std::string session;
-  /// Called on the engine's thread for every generated token; returning false ends the generation. Must not throw.
+  /// Called on the engine's thread for every generated token; returning false ends the generation.
+  /// Must not throw.
   std::function<bool(TokenId)> on_token;
   /// Polled during prefill and between tokens; true ends the run with kUnavailable ("cancelled").
   const std::atomic<bool>* cancelled = nullptr;
@@ -73,28 +78,31 @@ struct BranchResult {
   std::vector<ScoredPosition> scores;                  ///< one per score position, in order
 };
 
-/// Something that made a run do more work than planned; reasons are stable words (docs/fallbacks.md).
+/// Something that made a run do more work than planned; reasons are stable words
+/// (docs/fallbacks.md).
 struct Fallback {
   std::string reason;
   std::uint32_t count = 0;
 };
 
 struct RunTimings {
-  double queue_ms = 0;        ///< waiting for the engine's thread
-  double compose_ms = 0;      ///< gather, rotate, into the engine's buffer
-  double inject_ms = 0;       ///< writing the buffer into the cache
+  double queue_ms = 0;    ///< waiting for the engine's thread
+  double compose_ms = 0;  ///< gather, rotate, into the engine's buffer
+  double inject_ms = 0;   ///< writing the buffer into the cache
   double prefill_ms = 0;
-  double first_token_ms = 0;  ///< from the start of the run on the engine's thread to the first token; 0 if none
+  double first_token_ms =
+      0;  ///< from the start of the run on the engine's thread to the first token; 0 if none
   double decode_ms = 0;
   double capture_ms = 0;
-  double total_ms = 0;        ///< queue included
+  double total_ms = 0;  ///< queue included
 };
 
 struct RunResult {
   std::vector<BranchResult> branches;
-  std::vector<TokenId> tokens;   ///< generated, the end-of-generation token not included
-  bool stopped_by_limit = false; ///< true: max_tokens or the context's end; false: end of generation or on_token
-  std::uint32_t tokens_reused = 0;     ///< already in the session's cache
+  std::vector<TokenId> tokens;  ///< generated, the end-of-generation token not included
+  bool stopped_by_limit =
+      false;  ///< true: max_tokens or the context's end; false: end of generation or on_token
+  std::uint32_t tokens_reused = 0;  ///< already in the session's cache
   std::uint32_t tokens_injected = 0;
   std::uint32_t tokens_prefilled = 0;
   std::vector<bool> segment_injected;  ///< one per plan segment: what was really injected
@@ -108,19 +116,21 @@ struct EngineInfo {
   KvCodec cache_dtype = KvCodec::kF16;
   std::uint32_t context_tokens = 0;  ///< capacity for all that is in the cache at once
   std::uint32_t max_branches = 1;
-  bool injection = false;            ///< false: every run prefills; `injection_off_reason` says why
+  bool injection = false;  ///< false: every run prefills; `injection_off_reason` says why
   std::string injection_off_reason;
-  std::string library;               ///< e.g. "libllama 0.5.0"
+  std::string library;  ///< e.g. "libllama 0.5.0"
 };
 
 /// One call for encoding, answering and evaluating (architecture §3):
 /// 1. what of the sequence is already in the session's cache stays;
-/// 2. plan segments from there are taken in order: text before the first segment with KV is prefilled, then the longest
-///    run of consecutive segments with usable KV is injected, and everything after it is prefilled with the branches;
+/// 2. plan segments from there are taken in order: text before the first segment with KV is
+/// prefilled, then the longest
+///    run of consecutive segments with usable KV is injected, and everything after it is prefilled
+///    with the branches;
 /// 3. captures are read back, scores taken, tokens sampled.
 /// Thread-safe: calls are queued to one owner thread (bounded queue: kResourceExhausted when full).
-/// Errors: kInvalidArgument (ranges), kResourceExhausted (longer than the context), kUnavailable (engine failed,
-/// cancelled). A failed run leaves the engine usable.
+/// Errors: kInvalidArgument (ranges), kResourceExhausted (longer than the context), kUnavailable
+/// (engine failed, cancelled). A failed run leaves the engine usable.
 class Engine {
  public:
   virtual ~Engine() = default;

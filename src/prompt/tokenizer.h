@@ -13,9 +13,11 @@ namespace inferscale {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// With `parse_special` false, text that looks like a control token stays text: facts and user text always go that
-  /// way, so that they cannot inject control tokens. Never adds BOS by itself. Errors: kInvalidArgument.
-  [[nodiscard]] virtual Result<std::vector<TokenId>> encode(std::string_view text, bool parse_special) const = 0;
+  /// With `parse_special` false, text that looks like a control token stays text: facts and user
+  /// text always go that way, so that they cannot inject control tokens. Never adds BOS by itself.
+  /// Errors: kInvalidArgument.
+  [[nodiscard]] virtual Result<std::vector<TokenId>> encode(std::string_view text,
+                                                            bool parse_special) const = 0;
   /// The bytes of one token (may be part of a UTF-8 sequence); control tokens give an empty string.
   [[nodiscard]] virtual std::string token_bytes(TokenId token) const = 0;
   /// Tokens that every prompt begins with (BOS), or none.

@@ -13,6 +13,7 @@ struct LlamaEmbedderOptions {
 };
 
 /// Errors: kNotFound, kUnsupported (not an embedding model), kDataLoss (truncated file).
-[[nodiscard]] Result<std::unique_ptr<Embedder>> open_llama_embedder(const LlamaEmbedderOptions& options);
+[[nodiscard]] Result<std::unique_ptr<Embedder>> open_llama_embedder(
+    const LlamaEmbedderOptions& options);
 
 }  // namespace inferscale
