@@ -70,7 +70,8 @@ class INFERSCALE_API Record {
   /// Recomputes the checksums over the bytes as they are in memory now. Errors: kDataLoss.
   [[nodiscard]] Status verify() const;
 
-  /// Test hook and erase path: overwrites token ids and payload with zeros (later `verify` fails).
+  /// Test hook and erase path: overwrites everything with zeros, so that `verify` fails from then
+  /// on. The destructor does the same. REQUIRES: nobody else reads the record.
   void wipe() const;
 
   ~Record();
@@ -110,7 +111,8 @@ class INFERSCALE_API RecordBuilder {
   std::shared_ptr<Record> record_;
 };
 
-/// Bytes of an encoded record with `n_tokens` tokens, header and padding included.
+/// Bytes of an encoded record with `n_tokens` tokens, header and padding included; 0 when there can
+/// be no such record (RecordBuilder::create would refuse it).
 [[nodiscard]] INFERSCALE_API std::size_t record_bytes(const RecordMeta& meta,
                                                       std::uint32_t n_tokens);
 

@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "base/hash.h"
+#include "inferscale/kv_record.h"
+#include "kv/record_format.h"
+#include "kv/record_header.h"
+
+namespace inferscale {
+namespace {
+
+namespace format = record_format;
+constexpr std::align_val_t kAlignment{format::kLayerAlignment};
+
+std::byte* allocate_aligned(std::uint64_t size) {
+  return static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
+}
+
+Status no_memory(std::uint64_t size) {
+  return resource_exhausted(fmt::format("not enough memory for a record of {} bytes", size));
+}
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+/// Padding is a fixed value, so that equal content means equal bytes and nothing can hide in it.
+bool padding_is_zero(std::span<const std::byte> bytes, const RecordHeader& header) {
+  const RecordLayout layout = record_layout(header.meta, header.n_tokens);
+  const std::uint64_t tokens_end = format::kHeaderBytes + std::uint64_t{header.n_tokens} * 4;
+  if (!all_zero(bytes.subspan(tokens_end, layout.first_layer_offset - tokens_end))) {
+    return false;
+  }
+  const std::uint64_t used = layout.layer_k_bytes + layout.layer_v_bytes;
+  for (std::uint64_t layer = 0; layer < header.meta.shape.n_layers; ++layer) {
+    const std::uint64_t start = layout.first_layer_offset + layer * layout.layer_stride;
+    if (!all_zero(bytes.subspan(start + used, layout.layer_stride - used))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Every check that can be made on the bytes of a whole record.
+Result<RecordHeader> check_record(std::span<const std::byte> bytes) {
+  Result<RecordHeader> header = decode_record_header(bytes);
+  if (!header.ok()) {
+    return header;
+  }
+  const std::uint64_t expected = record_layout(header->meta, header->n_tokens).total_bytes;
+  if (bytes.size() != expected) {
+    return data_loss(fmt::format("record size: {} bytes instead of {}", bytes.size(), expected));
+  }
+  const auto body = bytes.subspan(format::kHeaderBytes);
+  if (xxh3_128(body) != header->body_checksum) {
+    return data_loss("record token ids or payload: checksum does not match");
+  }
+  if (xxh3_128(body.first(std::size_t{header->n_tokens} * 4)) != header->token_hash) {
+    return data_loss("record token ids: hash does not match");
+  }
+  if (!padding_is_zero(bytes, *header)) {
+    return data_loss("record padding: not zero");
+  }
+  return header;
+}
+
+std::span<const std::byte> token_bytes(std::span<const std::byte> record, std::size_t n_tokens) {
+  return record.subspan(format::kHeaderBytes, n_tokens * 4);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Record>> Record::parse(std::span<const std::byte> bytes) {
+  // Cheap refusal before memory is taken; the full check is made on the copy, which nobody else can
+  // change between check and use.
+  if (bytes.size() < format::kHeaderBytes || bytes.size() > format::kMaxRecordBytes) {
+    return data_loss(fmt::format("record size: {} bytes is not within {}..{}", bytes.size(),
+                                 format::kHeaderBytes, format::kMaxRecordBytes));
+  }
+  try {
+    std::shared_ptr<Record> record(new Record);
+    record->data_ = allocate_aligned(bytes.size());
+    if (record->data_ == nullptr) {
+      return no_memory(bytes.size());
+    }
+    record->size_ = bytes.size();
+    std::memcpy(record->data_, bytes.data(), bytes.size());
+    INFERSCALE_ASSIGN_OR_RETURN(const RecordHeader header, check_record(record->bytes()));
+    const RecordLayout layout = record_layout(header.meta, header.n_tokens);
+    record->meta_ = header.meta;
+    record->first_layer_offset_ = layout.first_layer_offset;
+    record->layer_k_bytes_ = layout.layer_k_bytes;
+    record->layer_stride_ = layout.layer_stride;
+    record->token_ids_.resize(header.n_tokens);
+    const auto tokens = token_bytes(record->bytes(), header.n_tokens);
+    std::memcpy(record->token_ids_.data(), tokens.data(), tokens.size());
+    return std::shared_ptr<const Record>(std::move(record));
+  } catch (const std::bad_alloc&) {
+    return no_memory(bytes.size());
+  }
+}
+
+const std::byte* Record::layer_k(std::uint32_t layer) const {
+  assert(layer < meta_.shape.n_layers);
+  return data_ + first_layer_offset_ + layer * layer_stride_;
+}
+
+const std::byte* Record::layer_v(std::uint32_t layer) const {
+  return layer_k(layer) + layer_k_bytes_;
+}
+
+std::span<const std::byte> Record::bytes() const { return {data_, size_}; }
+
+Status Record::verify() const {
+  INFERSCALE_ASSIGN_OR_RETURN(const RecordHeader header, check_record(bytes()));
+  // What callers compare against requests are the decoded copies, so these must be sound too.
+  if (header.meta != meta_ || header.n_tokens != n_tokens() ||
+      std::memcmp(token_ids_.data(), token_bytes(bytes(), n_tokens()).data(),
+                  token_ids_.size() * sizeof(TokenId)) != 0) {
+    return data_loss("record in memory: fields differ from its bytes");
+  }
+  return Status();
+}
+
+void Record::wipe() const {
+  // A write that the compiler may not drop, although the memory is freed next. The header goes too:
+  // from the hash of a few token ids the ids can be guessed, and a record that consisted of zeros
+  // must not verify afterwards.
+  if (data_ != nullptr) {
+    OPENSSL_cleanse(data_, size_);
+  }
+  if (!token_ids_.empty()) {
+    OPENSSL_cleanse(const_cast<TokenId*>(token_ids_.data()), token_ids_.size() * sizeof(TokenId));
+  }
+}
+
+// Wiping here, always, is what makes "erased" hold for leased records: whoever lets go last zeroes
+// the bytes, whatever the store has forgotten by then, and freed memory never holds KV.
+Record::~Record() {
+  wipe();
+  ::operator delete(data_, kAlignment);
+}
+
+Result<RecordBuilder> RecordBuilder::create(const RecordMeta& meta,
+                                            std::span<const TokenId> token_ids) {
+  if (token_ids.size() > format::kMaxTokens) {
+    return invalid_argument(
+        fmt::format("tokens: {} is not within 1..{}", token_ids.size(), format::kMaxTokens));
+  }
+  const auto n_tokens = static_cast<std::uint32_t>(token_ids.size());
+  INFERSCALE_RETURN_IF_ERROR(check_record_limits(meta, n_tokens));
+  const RecordLayout layout = record_layout(meta, n_tokens);
+  if (layout.total_bytes > format::kMaxRecordBytes) {
+    return no_memory(layout.total_bytes);
+  }
+  try {
+    RecordBuilder builder;
+    builder.record_ = std::shared_ptr<Record>(new Record);
+    Record& record = *builder.record_;
+    record.meta_ = meta;
+    record.token_ids_.assign(token_ids.begin(), token_ids.end());
+    record.data_ = allocate_aligned(layout.total_bytes);
+    if (record.data_ == nullptr) {
+      return no_memory(layout.total_bytes);
+    }
+    record.size_ = layout.total_bytes;
+    record.first_layer_offset_ = layout.first_layer_offset;
+    record.layer_k_bytes_ = layout.layer_k_bytes;
+    record.layer_stride_ = layout.layer_stride;
+    std::memset(record.data_, 0, record.size_);  // padding, and layers that are never filled
+    std::memcpy(record.data_ + format::kHeaderBytes, token_ids.data(), token_ids.size_bytes());
+    return builder;
+  } catch (const std::bad_alloc&) {
+    return no_memory(layout.total_bytes);
+  }
+}
+
+std::byte* RecordBuilder::layer_k(std::uint32_t layer) {
+  return const_cast<std::byte*>(record_->layer_k(layer));
+}
+
+std::byte* RecordBuilder::layer_v(std::uint32_t layer) {
+  return const_cast<std::byte*>(record_->layer_v(layer));
+}
+
+std::shared_ptr<const Record> RecordBuilder::seal() && {
+  if (record_ == nullptr) {
+    return nullptr;
+  }
+  RecordHeader header;
+  header.meta = record_->meta_;
+  header.n_tokens = record_->n_tokens();
+  header.token_hash = token_hash(record_->token_ids());
+  header.body_checksum = xxh3_128(record_->bytes().subspan(format::kHeaderBytes));
+  encode_record_header(header, record_->data_);
+  return std::move(record_);
+}
+
+std::size_t record_bytes(const RecordMeta& meta, std::uint32_t n_tokens) {
+  if (!check_record_limits(meta, n_tokens).ok()) {
+    return 0;
+  }
+  return record_layout(meta, n_tokens).total_bytes;
+}
+
+}  // namespace inferscale

@@ -1,0 +1,163 @@
+#include "kv/record_header.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/hash.h"
+#include "kv/record_format.h"
+
+namespace inferscale {
+namespace {
+
+namespace format = record_format;
+
+// Token ids and elements are used in place, so a big-endian port would have to swap them all.
+static_assert(std::endian::native == std::endian::little, "records are little endian");
+
+template <typename T>
+T load(std::span<const std::byte> bytes, std::size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+
+template <typename T>
+void store(std::byte* out, std::size_t offset, const T& value) {
+  std::memcpy(out + offset, &value, sizeof(value));
+}
+
+std::uint64_t align_up(std::uint64_t size) {
+  return (size + format::kLayerAlignment - 1) / format::kLayerAlignment * format::kLayerAlignment;
+}
+
+bool known_codec(std::uint32_t value) {
+  return value <= 0xFF && codec_element_bytes(static_cast<KvCodec>(value)) != 0;
+}
+
+bool known_context_kind(std::uint32_t value) {
+  return value <= static_cast<std::uint32_t>(ContextKind::kLog);
+}
+
+/// What must hold before any other field may be believed.
+Status check_envelope(std::span<const std::byte> bytes) {
+  if (bytes.size() < format::kHeaderBytes) {
+    return data_loss(fmt::format("record header: {} bytes instead of at least {}", bytes.size(),
+                                 format::kHeaderBytes));
+  }
+  if (std::memcmp(bytes.data() + format::kMagicAt, format::kMagic, sizeof(format::kMagic)) != 0) {
+    return data_loss("record magic: not a record");
+  }
+  const auto version = load<std::uint32_t>(bytes, format::kVersionAt);
+  if (version != format::kVersion) {
+    return data_loss(fmt::format("record version: {} instead of {}", version, format::kVersion));
+  }
+  if (xxh3_128(bytes.first(format::kHeaderChecksumAt)) !=
+      load<Hash128>(bytes, format::kHeaderChecksumAt)) {
+    return data_loss("record header: checksum does not match");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
+  if (!known_codec(static_cast<std::uint32_t>(meta.codec))) {
+    return invalid_argument(
+        fmt::format("codec: {} is not one of f16 (1), f32 (2)", static_cast<unsigned>(meta.codec)));
+  }
+  if (!known_context_kind(static_cast<std::uint32_t>(meta.context_kind))) {
+    return invalid_argument(fmt::format("context kind: {} is not within 0..7",
+                                        static_cast<unsigned>(meta.context_kind)));
+  }
+  INFERSCALE_RETURN_IF_ERROR(meta.shape.validate());
+  if (meta.shard_count < 1 || meta.shard_count > format::kMaxShards ||
+      meta.shard_index >= meta.shard_count) {
+    return invalid_argument(fmt::format("shard: {} of {} is not within 1..{}", meta.shard_index,
+                                        meta.shard_count, format::kMaxShards));
+  }
+  if (n_tokens < 1 || n_tokens > format::kMaxTokens) {
+    return invalid_argument(
+        fmt::format("tokens: {} is not within 1..{}", n_tokens, format::kMaxTokens));
+  }
+  return Status();
+}
+
+RecordLayout record_layout(const RecordMeta& meta, std::uint32_t n_tokens) {
+  // The largest legal record has 2^20 tokens of 2^10 heads of 2^10 f32 elements, twice, in 2^10
+  // layers: 2^53 bytes.
+  const std::uint64_t element = codec_element_bytes(meta.codec);
+  RecordLayout layout;
+  layout.first_layer_offset = align_up(format::kHeaderBytes + std::uint64_t{n_tokens} * 4);
+  layout.layer_k_bytes = n_tokens * element * meta.shape.k_elements();
+  layout.layer_v_bytes = n_tokens * element * meta.shape.v_elements();
+  layout.layer_stride = align_up(layout.layer_k_bytes + layout.layer_v_bytes);
+  layout.payload_bytes = meta.shape.n_layers * layout.layer_stride;
+  layout.total_bytes = layout.first_layer_offset + layout.payload_bytes;
+  return layout;
+}
+
+Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
+  INFERSCALE_RETURN_IF_ERROR(check_envelope(bytes));
+  const auto codec = load<std::uint32_t>(bytes, format::kCodecAt);
+  const auto kind = load<std::uint32_t>(bytes, format::kContextKindAt);
+  const auto flags = load<std::uint32_t>(bytes, format::kFlagsAt);
+  // Before they are narrowed to their enums.
+  if (!known_codec(codec) || !known_context_kind(kind) || flags != 0) {
+    return data_loss(fmt::format("record header: codec {}, context kind {} or flags {} unknown",
+                                 codec, kind, flags));
+  }
+  RecordHeader header;
+  RecordMeta& meta = header.meta;
+  meta.model_fingerprint = load<Hash128>(bytes, format::kFingerprintAt);
+  meta.context_id = load<Hash128>(bytes, format::kContextIdAt);
+  meta.scope = load<Hash128>(bytes, format::kScopeAt);
+  meta.context_kind = static_cast<ContextKind>(kind);
+  meta.codec = static_cast<KvCodec>(codec);
+  meta.shape.n_layers = load<std::uint32_t>(bytes, format::kLayerCountAt);
+  meta.shape.n_kv_heads = load<std::uint32_t>(bytes, format::kHeadCountAt);
+  meta.shape.head_dim_k = load<std::uint32_t>(bytes, format::kHeadDimKAt);
+  meta.shape.head_dim_v = load<std::uint32_t>(bytes, format::kHeadDimVAt);
+  meta.shard_index = load<std::uint32_t>(bytes, format::kShardIndexAt);
+  meta.shard_count = load<std::uint32_t>(bytes, format::kShardCountAt);
+  header.n_tokens = load<std::uint32_t>(bytes, format::kTokenCountAt);
+  header.token_hash = load<Hash128>(bytes, format::kTokenHashAt);
+  header.body_checksum = load<Hash128>(bytes, format::kBodyChecksumAt);
+  if (const Status limits = check_record_limits(meta, header.n_tokens); !limits.ok()) {
+    return data_loss("record header: " + limits.message());
+  }
+  const auto payload_bytes = load<std::uint64_t>(bytes, format::kPayloadBytesAt);
+  const RecordLayout layout = record_layout(meta, header.n_tokens);
+  if (payload_bytes != layout.payload_bytes || layout.total_bytes > format::kMaxRecordBytes) {
+    return data_loss(fmt::format("record header: {} payload bytes do not fit its shape ({})",
+                                 payload_bytes, layout.payload_bytes));
+  }
+  return header;
+}
+
+void encode_record_header(const RecordHeader& header, std::byte* out) {
+  const RecordMeta& meta = header.meta;
+  store(out, format::kMagicAt, format::kMagic);
+  store(out, format::kVersionAt, format::kVersion);
+  store(out, format::kCodecAt, static_cast<std::uint32_t>(meta.codec));
+  store(out, format::kContextKindAt, static_cast<std::uint32_t>(meta.context_kind));
+  store(out, format::kFingerprintAt, meta.model_fingerprint.bytes);
+  store(out, format::kContextIdAt, meta.context_id.bytes);
+  store(out, format::kScopeAt, meta.scope.bytes);
+  store(out, format::kTokenHashAt, header.token_hash.bytes);
+  store(out, format::kTokenCountAt, header.n_tokens);
+  store(out, format::kLayerCountAt, meta.shape.n_layers);
+  store(out, format::kHeadCountAt, meta.shape.n_kv_heads);
+  store(out, format::kHeadDimKAt, meta.shape.head_dim_k);
+  store(out, format::kHeadDimVAt, meta.shape.head_dim_v);
+  store(out, format::kShardIndexAt, meta.shard_index);
+  store(out, format::kShardCountAt, meta.shard_count);
+  store(out, format::kFlagsAt, std::uint32_t{0});
+  store(out, format::kPayloadBytesAt, record_layout(meta, header.n_tokens).payload_bytes);
+  store(out, format::kBodyChecksumAt, header.body_checksum.bytes);
+  const Hash128 checksum = xxh3_128(std::span(out, format::kHeaderChecksumAt));
+  store(out, format::kHeaderChecksumAt, checksum.bytes);
+}
+
+}  // namespace inferscale

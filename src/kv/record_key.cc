@@ -1,0 +1,88 @@
+#include "base/hash.h"
+#include "inferscale/kv_record.h"
+#include "inferscale/kv_store.h"
+
+namespace inferscale {
+
+std::size_t codec_element_bytes(KvCodec codec) {
+  switch (codec) {
+    case KvCodec::kF16:
+      return 2;
+    case KvCodec::kF32:
+      return 4;
+  }
+  return 0;
+}
+
+const char* context_kind_name(ContextKind kind) {
+  switch (kind) {
+    case ContextKind::kPrefix:
+      return "prefix";
+    case ContextKind::kHeader:
+      return "header";
+    case ContextKind::kTurns:
+      return "turns";
+    case ContextKind::kPrimer:
+      return "primer";
+    case ContextKind::kNames:
+      return "names";
+    case ContextKind::kWindow:
+      return "window";
+    case ContextKind::kNear:
+      return "near";
+    case ContextKind::kLog:
+      return "log";
+  }
+  return "unknown";
+}
+
+const char* miss_reason_name(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kAbsent:
+      return "record_missing";
+    case MissReason::kEvicted:
+      return "record_evicted";
+    case MissReason::kErased:
+      return "record_erased";
+    case MissReason::kChecksum:
+      return "bad_checksum";
+    case MissReason::kWrongModel:
+      return "wrong_fingerprint";
+    case MissReason::kWrongScope:
+      return "wrong_scope";
+    case MissReason::kWrongTokens:
+      return "wrong_tokens";
+    case MissReason::kWrongContext:
+      return "wrong_context";
+  }
+  return "unknown";
+}
+
+RecordKey make_record_key(std::span<const std::byte> installation_secret, const RecordMeta& meta,
+                          std::span<const TokenId> token_ids) {
+  HashMessage message;
+  message.add_hash(meta.scope)
+      .add_hash(meta.model_fingerprint)
+      .add_hash(meta.context_id)
+      .add_tokens(token_ids);
+  return RecordKey{hmac_sha256_128(installation_secret, message.bytes())};
+}
+
+Hash128 make_context_id(ContextKind kind, std::span<const TokenId> attended_tokens,
+                        std::span<const RecordKey> injected) {
+  HashMessage message;
+  message.add_u32(static_cast<std::uint32_t>(kind)).add_tokens(attended_tokens);
+  message.add_u64(injected.size());
+  for (const RecordKey& key : injected) {
+    message.add_hash(key.value);
+  }
+  return sha256_128(message.bytes());
+}
+
+Hash128 token_hash(std::span<const TokenId> token_ids) {
+  return xxh3_128(std::as_bytes(token_ids));  // little endian is asserted in record_header.cc
+}
+
+}  // namespace inferscale
