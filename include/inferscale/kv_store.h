@@ -67,6 +67,7 @@ struct TierStats {
   std::uint64_t hits = 0;
   std::uint64_t evictions = 0;
   std::uint64_t corrupt = 0;  ///< records dropped because a check failed
+  std::string degraded;       ///< why the tier takes no new records; empty while it does
 };
 struct KvStoreStats {
   std::vector<TierStats> tiers;
@@ -100,9 +101,10 @@ class INFERSCALE_API KvStore {
   /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier.
   /// Bytes are verified against their checksums before they are leased.
   [[nodiscard]] virtual std::vector<Lease> acquire(std::span<const RecordRequest> requests) = 0;
-  /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (larger
-  /// than every budget: nothing stored), kUnavailable (disk failed; the record is kept in the host
-  /// tier and usable).
+  /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (no tier
+  /// has room, or the disk failed and the host tier has none: nothing stored), kUnavailable (disk
+  /// failed or full; the record is kept in the host tier and usable; `TierStats::degraded` says
+  /// why).
   [[nodiscard]] virtual Status put(const RecordKey& key, std::shared_ptr<const Record> record) = 0;
   /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it
   /// ready?".
@@ -113,6 +115,8 @@ class INFERSCALE_API KvStore {
   [[nodiscard]] virtual Result<EraseCounts> erase(std::span<const RecordKey> keys) = 0;
   /// Removes every record whose owner is `scope` exactly.
   [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;
+  /// Keys of all records in any tier, in no order.
+  [[nodiscard]] virtual std::vector<RecordKey> keys() const = 0;
   [[nodiscard]] virtual KvStoreStats stats() const = 0;
 };
 

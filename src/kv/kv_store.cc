@@ -1,0 +1,282 @@
+#include "inferscale/kv_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "base/log.h"
+#include "kv/bounded_key_set.h"
+#include "kv/disk_tier.h"
+#include "kv/host_tier.h"
+#include "kv/lease_table.h"
+#include "kv/tier.h"
+
+namespace inferscale {
+namespace {
+
+/// How many erased and how many evicted keys are remembered, only to give a miss its right reason.
+constexpr std::size_t kRememberedKeys = 1U << 16;
+
+using RecordPtr = std::shared_ptr<const Record>;
+
+/// Every field of a request against the record found under its key: a key is a name, not a proof.
+MissReason mismatch(const RecordRequest& request, const Record& record) {
+  const RecordMeta& meta = record.meta();
+  if (meta.model_fingerprint != request.model_fingerprint || meta.shape != request.shape) {
+    return MissReason::kWrongModel;
+  }
+  if (meta.scope != request.scope) {
+    return MissReason::kWrongScope;
+  }
+  if (!std::equal(request.token_ids.begin(), request.token_ids.end(), record.token_ids().begin(),
+                  record.token_ids().end())) {
+    return MissReason::kWrongTokens;
+  }
+  return meta.context_id == request.context_id ? MissReason::kNone : MissReason::kWrongContext;
+}
+
+class TieredKvStore final : public KvStore {
+ public:
+  TieredKvStore(std::unique_ptr<Tier> host, std::unique_ptr<Tier> disk)
+      : host_(std::move(host)), disk_(std::move(disk)) {}
+
+  std::vector<Lease> acquire(std::span<const RecordRequest> requests) override;
+  Status put(const RecordKey& key, RecordPtr record) override;
+  bool contains(const RecordKey& key) const override;
+  Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
+  Result<EraseCounts> erase_scope(const Hash128& scope) override;
+  KvStoreStats stats() const override;
+
+ private:
+  struct Found {
+    RecordPtr record;
+    bool in_host = false;
+    bool corrupt = false;  ///< some tier had bytes that did not match their checksums
+  };
+
+  Lease acquire_one(const RecordRequest& request);
+  Found find(const RecordKey& key);
+  Lease grant(const RecordKey& key, const Found& found);
+  Result<EraseCounts> erase_keys(std::span<const RecordKey> keys);
+
+  // These require mutex_.
+  Lease miss(MissReason reason);
+  MissReason reason_for_absence(const RecordKey& key) const;
+  bool stored(const RecordKey& key) const;
+  Status put_host(const RecordKey& key, RecordPtr record);
+  void remember_evicted(std::span<const RecordKey> keys);
+
+  // Constant after construction; the tiers synchronise themselves. disk_ may be null.
+  const std::unique_ptr<Tier> host_;
+  const std::unique_ptr<Tier> disk_;
+  const std::shared_ptr<LeaseTable> leases_ = std::make_shared<LeaseTable>();
+
+  // Lock order: write_mutex_, mutex_, those of the tiers.
+
+  /// Held during a whole put or erase, disk included, so that none sees half of another.
+  std::mutex write_mutex_;
+
+  /// Held for moments, never while reading or writing files. A lease is given and a record moves
+  /// up to the host tier only while it is held, which is what erase relies on.
+  mutable std::mutex mutex_;
+  std::unordered_set<RecordKey> erasing_;  // an erase of these has begun and not ended
+  BoundedKeySet erased_{kRememberedKeys};
+  BoundedKeySet evicted_{kRememberedKeys};
+  std::uint64_t puts_ = 0;
+  std::uint64_t misses_by_reason_[std::size(KvStoreStats{}.misses_by_reason)] = {};
+};
+
+std::vector<Lease> TieredKvStore::acquire(std::span<const RecordRequest> requests) {
+  std::vector<Lease> leases;
+  leases.reserve(requests.size());
+  for (const RecordRequest& request : requests) {
+    leases.push_back(acquire_one(request));
+  }
+  return leases;
+}
+
+Lease TieredKvStore::acquire_one(const RecordRequest& request) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (erasing_.contains(request.key)) {
+      return miss(MissReason::kErased);
+    }
+  }
+  const Found found = find(request.key);
+  if (found.record == nullptr) {
+    const std::lock_guard lock(mutex_);
+    return miss(found.corrupt ? MissReason::kChecksum : reason_for_absence(request.key));
+  }
+  const MissReason reason = mismatch(request, *found.record);
+  if (reason != MissReason::kNone) {
+    const std::lock_guard lock(mutex_);
+    return miss(reason);
+  }
+  return grant(request.key, found);
+}
+
+TieredKvStore::Found TieredKvStore::find(const RecordKey& key) {
+  Found found;
+  for (Tier* tier : {host_.get(), disk_.get()}) {
+    if (tier == nullptr) {
+      continue;
+    }
+    Result<RecordPtr> record = tier->get(key);
+    if (record.ok() && *record != nullptr) {
+      found.record = std::move(*record);
+      found.in_host = tier == host_.get();
+      return found;
+    }
+    if (!record.ok()) {
+      const bool corrupt = record.status().code() == StatusCode::kDataLoss;
+      found.corrupt |= corrupt;
+      log_message(corrupt ? LogLevel::kWarning : LogLevel::kDebug,
+                  fmt::format("record {}: {}", key.value.to_hex(), record.status().message()));
+    }
+  }
+  return found;
+}
+
+Lease TieredKvStore::grant(const RecordKey& key, const Found& found) {
+  const std::lock_guard lock(mutex_);
+  // The bytes were read without the lock. An erase that began since then must win: were it missed
+  // here, this would lease, or bring back, what has been reported as gone.
+  if (!stored(key)) {
+    return miss(reason_for_absence(key));
+  }
+  if (!found.in_host && !host_->contains(key)) {
+    (void)put_host(key, found.record);  // no room: the lease alone keeps the record
+  }
+  return leases_->grant(key, found.record);
+}
+
+Status TieredKvStore::put(const RecordKey& key, RecordPtr record) {
+  if (record == nullptr) {
+    return invalid_argument("record: null");
+  }
+  const std::lock_guard writing(write_mutex_);
+  Status in_host;
+  {
+    const std::lock_guard lock(mutex_);
+    erased_.erase(key);
+    evicted_.erase(key);
+    in_host = put_host(key, record);
+  }
+  std::vector<RecordKey> evicted;
+  const Status on_disk = disk_ != nullptr ? disk_->put(key, std::move(record), &evicted)
+                                          : resource_exhausted("the disk tier is off");
+  const std::lock_guard lock(mutex_);
+  remember_evicted(evicted);
+  if (!in_host.ok() && !on_disk.ok()) {
+    return resource_exhausted(
+        fmt::format("not stored: {}; {}", in_host.message(), on_disk.message()));
+  }
+  ++puts_;
+  return on_disk.code() == StatusCode::kUnavailable ? on_disk : Status();
+}
+
+bool TieredKvStore::contains(const RecordKey& key) const {
+  const std::lock_guard lock(mutex_);
+  return stored(key);
+}
+
+Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {
+  const std::lock_guard writing(write_mutex_);
+  return erase_keys(keys);
+}
+
+Result<EraseCounts> TieredKvStore::erase_scope(const Hash128& scope) {
+  // No put can add to the scope meanwhile; what moves up to the host tier is on disk as well.
+  const std::lock_guard writing(write_mutex_);
+  std::vector<RecordKey> keys = host_->keys(scope);
+  if (disk_ != nullptr) {
+    const std::vector<RecordKey> on_disk = disk_->keys(scope);
+    keys.insert(keys.end(), on_disk.begin(), on_disk.end());
+  }
+  return erase_keys(keys);
+}
+
+Result<EraseCounts> TieredKvStore::erase_keys(std::span<const RecordKey> keys) {
+  EraseCounts counts;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const RecordKey& key : keys) {
+      const bool first = erasing_.insert(key).second;
+      erased_.insert(key);
+      counts.leased += first && leases_->leased(key) ? 1 : 0;
+    }
+    (void)host_->erase(keys, &counts.host);  // cannot fail
+  }
+  const Status on_disk = disk_ != nullptr ? disk_->erase(keys, &counts.disk) : Status();
+  const std::lock_guard lock(mutex_);
+  erasing_.clear();
+  if (!on_disk.ok()) {
+    return on_disk;
+  }
+  return counts;
+}
+
+KvStoreStats TieredKvStore::stats() const {
+  KvStoreStats stats;
+  stats.tiers.push_back(host_->stats());
+  if (disk_ != nullptr) {
+    stats.tiers.push_back(disk_->stats());
+  }
+  stats.leases_active = leases_->active();
+  const std::lock_guard lock(mutex_);
+  stats.puts = puts_;
+  std::copy(std::begin(misses_by_reason_), std::end(misses_by_reason_),
+            std::begin(stats.misses_by_reason));
+  return stats;
+}
+
+Lease TieredKvStore::miss(MissReason reason) {
+  ++misses_by_reason_[static_cast<std::size_t>(reason)];
+  return Lease(reason);
+}
+
+MissReason TieredKvStore::reason_for_absence(const RecordKey& key) const {
+  if (erasing_.contains(key) || erased_.contains(key)) {
+    return MissReason::kErased;
+  }
+  return evicted_.contains(key) ? MissReason::kEvicted : MissReason::kAbsent;
+}
+
+bool TieredKvStore::stored(const RecordKey& key) const {
+  return !erasing_.contains(key) &&
+         (host_->contains(key) || (disk_ != nullptr && disk_->contains(key)));
+}
+
+Status TieredKvStore::put_host(const RecordKey& key, RecordPtr record) {
+  std::vector<RecordKey> evicted;
+  Status status = host_->put(key, std::move(record), &evicted);
+  remember_evicted(evicted);
+  return status;
+}
+
+void TieredKvStore::remember_evicted(std::span<const RecordKey> keys) {
+  for (const RecordKey& key : keys) {
+    evicted_.insert(key);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options) {
+  const bool with_disk = !options.directory.empty() && options.disk_budget_bytes > 0;
+  if (options.host_budget_bytes == 0 && !with_disk) {
+    return invalid_argument(
+        "host_budget_bytes: 0 needs a disk tier (a directory and a disk budget above 0)");
+  }
+  std::unique_ptr<Tier> disk;
+  if (with_disk) {
+    INFERSCALE_ASSIGN_OR_RETURN(disk, DiskTier::open(options.directory, options.disk_budget_bytes));
+  }
+  return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
+      std::make_unique<HostTier>(options.host_budget_bytes), std::move(disk)));
+}
+
+}  // namespace inferscale
