@@ -1,0 +1,39 @@
+#include "model/ggml_log.h"
+
+#include <ggml.h>
+
+#include <mutex>
+#include <string_view>
+
+#include "base/log.h"
+
+namespace inferscale {
+
+void forward_ggml_log(int level, const char* text) {
+  std::string_view message = text == nullptr ? "" : text;
+  while (!message.empty() && (message.back() == '\n' || message.back() == '\r')) {
+    message.remove_suffix(1);
+  }
+  if (message.empty() || message == ".") {  // progress dots of a model that loads
+    return;
+  }
+  switch (level) {
+    case GGML_LOG_LEVEL_ERROR:
+      return log_message(LogLevel::kError, message);
+    case GGML_LOG_LEVEL_WARN:
+      return log_message(LogLevel::kWarning, message);
+    default:  // what ggml calls information is detail to the users of this library
+      return log_message(LogLevel::kDebug, message);
+  }
+}
+
+void route_ggml_log() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ggml_log_set(
+        [](ggml_log_level level, const char* text, void*) { forward_ggml_log(level, text); },
+        nullptr);
+  });
+}
+
+}  // namespace inferscale
