@@ -43,3 +43,34 @@ function(inferscale_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                           ENVIRONMENT "${ARG_ENVIRONMENT}")
 endfunction()
+
+# inferscale_core_library(COMPONENT...): the one library that is installed, inferscale::core, made of the objects of
+# these components. Static, or shared under BUILD_SHARED_LIBS; then it exports what INFERSCALE_API marks and no more.
+function(inferscale_core_library)
+  set(objects "")
+  set(dependencies "")
+  foreach(name ${ARGN})
+    list(APPEND objects $<TARGET_OBJECTS:inferscale_${name}>)
+    get_target_property(libraries inferscale_${name} LINK_LIBRARIES)
+    list(APPEND dependencies ${libraries})
+  endforeach()
+  list(FILTER dependencies EXCLUDE REGEX "^(inferscale_.*|libraries-NOTFOUND)$")
+  list(REMOVE_DUPLICATES dependencies)
+
+  add_library(inferscale_core ${objects})
+  add_library(inferscale::core ALIAS inferscale_core)
+  target_compile_features(inferscale_core PUBLIC cxx_std_20)
+  target_include_directories(inferscale_core PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+  target_link_libraries(inferscale_core PRIVATE ${dependencies})
+  inferscale_compile_options(inferscale_core)
+  set_target_properties(inferscale_core PROPERTIES
+    EXPORT_NAME core LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  get_target_property(type inferscale_core TYPE)
+  if(type STREQUAL "SHARED_LIBRARY")
+    set(exports "${PROJECT_SOURCE_DIR}/cmake/inferscale_core.map")
+    target_link_options(inferscale_core PRIVATE "LINKER:--version-script=${exports}" LINKER:--no-undefined)
+    set_target_properties(inferscale_core PROPERTIES LINK_DEPENDS "${exports}")
+  endif()
+endfunction()

@@ -54,7 +54,8 @@ build() {
   # shellcheck disable=SC2046,SC2086 # the flags are words
   run_logged "$log" cmake -S "$source" -B "$work/build" -G Ninja $flags $(launcher_flags) \
     -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_INSTALL_PREFIX="$root"
-  run_logged "$log" cmake --build "$work/build"
+  # Relative paths, so that ccache knows the objects again whichever folder the cache is in.
+  run_logged "$log" env CCACHE_BASEDIR="$work" cmake --build "$work/build"
   run_logged "$log" env DESTDIR="$work/stage" cmake --install "$work/build"
   staged=$work/stage$root
   mkdir -p "$staged/share/vocab" "$staged/share/doc/llama.cpp"
