@@ -82,6 +82,7 @@ struct AddReply {
   std::uint64_t facts_existing = 0;  ///< exact duplicates: nothing was written
   std::uint64_t facts_encoded = 0;
   std::vector<ItemError> errors;  ///< items that were not taken; the others were
+  std::string note;  ///< set when facts were taken but not embedded or encoded yet, and why
   double elapsed_ms = 0;
 };
 

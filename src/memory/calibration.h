@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "memory/service_core.h"
+
+namespace inferscale {
+
+/// Automatic `top_j`: as many of the best facts, at most 8, as this engine prefills for at most 10
+/// % more TTFT. Measured once per model, threads and data directory and kept in the catalog, so
+/// that answers do not change from start to start.
+[[nodiscard]] Result<std::uint32_t> calibrated_top_j(ServiceCore& core);
+/// Measures and stores it again.
+[[nodiscard]] Result<std::uint32_t> calibrate_top_j(ServiceCore& core);
+/// What is stored, in words; for stats.
+[[nodiscard]] Result<std::optional<std::string>> describe_top_j(ServiceCore& core,
+                                                                const EngineParts& parts);
+
+}  // namespace inferscale

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "inferscale/memory.h"
+#include "memory/answerer.h"
+#include "memory/encoder.h"
+#include "memory/service_core.h"
+
+namespace inferscale {
+
+/// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds, updates
+/// and removes, service_read.cc reads, doctor.cc checks.
+class Service final : public MemoryService {
+ public:
+  explicit Service(std::unique_ptr<ServiceCore> core);
+
+  Result<AddReply> add(const Scope& scope, std::span<const TurnInput> turns,
+                       std::span<const FactInput> facts, bool wait,
+                       const WorkControl& control) override;
+  Result<EncodeReply> encode_pending(const WorkControl& control) override;
+  Result<SearchReply> search(const Scope& scope, const std::string& query, std::uint32_t k,
+                             const std::string& filter) override;
+  Result<AskReply> ask(const AskRequest& request) override;
+  Result<CompareReply> compare(const AskRequest& request, std::uint32_t rounds) override;
+  Result<std::unique_ptr<Chat>> open_chat(const ChatOptions& options) override;
+  Result<FactView> get(const Scope& scope, const std::string& id) override;
+  Result<FactList> list(const Scope& scope, const std::string& filter, std::uint32_t limit,
+                        const std::string& cursor) override;
+  Result<std::vector<FactHistoryRow>> history(const Scope& scope, const std::string& id) override;
+  Result<FactView> update(const UpdateRequest& request, bool wait,
+                          const WorkControl& control) override;
+  Result<DeleteReceipt> remove(const Scope& scope, std::span<const std::string> ids,
+                               bool keep_turns, bool wait, const WorkControl& control) override;
+  Result<StatsReply> stats() override;
+  std::vector<DoctorCheck> doctor() override;
+  Result<std::uint32_t> calibrate_top_j() override;
+
+ private:
+  Status add_turns(const Scope& scope, std::span<const TurnInput> turns, AddReply& reply);
+  Status add_facts(const Scope& scope, std::span<const FactInput> facts, const WorkControl& control,
+                   AddReply& reply);
+  void encode_after_write(const WorkControl& control, AddReply& reply);
+  Status embed_missing(const WorkControl& control);
+  Result<EraseOutcome> erase(const Scope& scope, std::span<const std::string> ids, bool keep_turns,
+                             DeleteReceipt& receipt);
+  [[nodiscard]] bool verify_erased(const Scope& scope, std::span<const std::string> ids,
+                                   const EraseOutcome& outcome);
+
+  std::unique_ptr<ServiceCore> core_;
+  Encoder encoder_;
+  Answerer answerer_;
+  std::atomic<std::uint64_t> chats_opened_{0};
+};
+
+/// As users see a fact: times in RFC 3339.
+[[nodiscard]] FactView to_view(const Fact& fact);
+
+}  // namespace inferscale

@@ -1,0 +1,150 @@
+#include "memory/service_core.h"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "catalog/sqlite/sqlite_catalog.h"
+
+namespace inferscale {
+namespace {
+
+constexpr std::size_t kSecretBytes = 32;
+
+Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path& path) {
+  auto existing = read_file(path, 4096);
+  if (existing.ok() || existing.status().code() != StatusCode::kNotFound) {
+    return existing;
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::byte> fresh, random_bytes(kSecretBytes));
+  INFERSCALE_RETURN_IF_ERROR(write_file_atomic(path, fresh, Durability::kSync));
+  return fresh;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& options,
+                                                       const ServiceDependencies& dependencies) {
+  if (options.directory.empty()) {
+    return invalid_argument("data directory: empty; give the folder that holds the memories");
+  }
+  std::unique_ptr<ServiceCore> core(new ServiceCore());
+  core->options_ = options;
+  core->dependencies_ = dependencies;
+  INFERSCALE_ASSIGN_OR_RETURN(core->context_, parse_context_spec(options.encode_context));
+  INFERSCALE_RETURN_IF_ERROR(make_private_directory(options.directory));
+  // The catalog takes the writer lock, so it comes first.
+  INFERSCALE_ASSIGN_OR_RETURN(core->catalog_, open_sqlite_catalog({options.directory}));
+  INFERSCALE_RETURN_IF_ERROR(core->load_secret());
+  KvStoreOptions store;
+  store.host_budget_bytes = options.host_budget_bytes;
+  store.disk_budget_bytes = options.disk_budget_bytes;
+  if (options.disk_budget_bytes > 0) {
+    store.directory = options.directory / "kv";
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(core->store_, KvStore::open(store));
+  INFERSCALE_RETURN_IF_ERROR(core->sweep_orphans());
+  return core;
+}
+
+Status ServiceCore::load_secret() {
+  INFERSCALE_ASSIGN_OR_RETURN(secret_, read_or_create_secret(options_.directory / "secret"));
+  if (secret_.size() != kSecretBytes) {
+    return data_loss(
+        fmt::format("{}: {} bytes instead of {}; remove it and every fact is encoded again",
+                    (options_.directory / "secret").string(), secret_.size(), kSecretBytes));
+  }
+  return {};
+}
+
+// A crash between the two halves of an erase or of an encode job may leave a record that no catalog
+// entry names. It could never be served, but it holds somebody's words: it goes.
+Status ServiceCore::sweep_orphans() {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<RecordKey> named, catalog_->all_record_keys());
+  const std::unordered_set<RecordKey> known(named.begin(), named.end());
+  std::vector<RecordKey> orphans;
+  for (const RecordKey& key : store_->keys()) {
+    if (!known.contains(key)) {
+      orphans.push_back(key);
+    }
+  }
+  if (orphans.empty()) {
+    return {};
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased, store_->erase(orphans));
+  log_message(LogLevel::kWarning,
+              fmt::format("removed {} records that no fact names (an earlier process was killed "
+                          "between two steps)",
+                          std::max(erased.host, erased.disk)));
+  return {};
+}
+
+Result<EngineParts*> ServiceCore::engine() {
+  const std::lock_guard lock(models_mutex_);
+  if (!engine_.engine) {
+    EngineParts parts;
+    INFERSCALE_ASSIGN_OR_RETURN(parts.engine, dependencies_.open_engine(options_));
+    PromptOptions prompt;
+    if (!options_.system_prompt.empty()) {
+      prompt.system_prompt = options_.system_prompt;
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(
+        parts.prompt,
+        PromptBuilder::create(parts.engine->tokenizer(), parts.engine->chat_format(), prompt));
+    engine_ = std::move(parts);
+  }
+  return &engine_;
+}
+
+Result<Embedder*> ServiceCore::embedder() {
+  const std::lock_guard lock(models_mutex_);
+  if (!embedder_loaded_) {
+    INFERSCALE_ASSIGN_OR_RETURN(embedder_, dependencies_.open_embedder(options_));
+    embedder_loaded_ = true;
+  }
+  return embedder_.get();
+}
+
+Result<Retriever*> ServiceCore::retriever() {
+  INFERSCALE_ASSIGN_OR_RETURN(Embedder* const embedder, this->embedder());
+  const std::lock_guard lock(models_mutex_);
+  if (!retriever_) {
+    retriever_ = std::make_unique<Retriever>(*catalog_, embedder);
+  }
+  return retriever_.get();
+}
+
+void ServiceCore::notify_added(const Scope& scope, const std::string& fact_id,
+                               const TextVectors& vectors) {
+  const std::lock_guard lock(models_mutex_);
+  if (retriever_) {
+    retriever_->on_added(scope, fact_id, vectors);
+  }
+}
+
+void ServiceCore::notify_removed(const Scope& scope, const std::string& fact_id) {
+  const std::lock_guard lock(models_mutex_);
+  if (retriever_) {
+    retriever_->on_removed(scope, fact_id);
+  }
+}
+
+void ServiceCore::notify_scope_erased(const Scope& scope) {
+  const std::lock_guard lock(models_mutex_);
+  if (retriever_) {
+    retriever_->on_scope_erased(scope);
+  }
+}
+
+RecordMeta ServiceCore::record_meta(const EngineParts& parts) const {
+  RecordMeta meta;
+  meta.model_fingerprint = parts.fingerprint();
+  meta.codec = options_.store_codec;
+  meta.shape = parts.engine->info().model.shape;
+  meta.context_kind = context_.kind;
+  return meta;
+}
+
+}  // namespace inferscale

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "engine/engine.h"
+#include "inferscale/kv_store.h"
+#include "inferscale/memory.h"
+#include "memory/context_spec.h"
+#include "prompt/prompt_builder.h"
+#include "retrieval/embedder.h"
+#include "retrieval/retriever.h"
+
+namespace inferscale {
+
+/// Where the service gets its models from; tests give fakes.
+struct ServiceDependencies {
+  std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;
+  std::function<Result<std::unique_ptr<Embedder>>(const MemoryOptions&)>
+      open_embedder;  ///< may give null
+};
+/// libllama for both.
+[[nodiscard]] ServiceDependencies llama_dependencies();
+
+/// `MemoryService::open` with other models.
+[[nodiscard]] Result<std::unique_ptr<MemoryService>> open_memory_service(
+    const MemoryOptions& options, const ServiceDependencies& dependencies);
+
+/// An engine together with what is fixed once it is known.
+struct EngineParts {
+  std::unique_ptr<Engine> engine;
+  std::optional<PromptBuilder> prompt;
+  [[nodiscard]] const Hash128& fingerprint() const { return engine->info().model.fingerprint; }
+};
+
+/// What all parts of the service share: the stores, and the models, loaded when first asked for.
+/// Thread-safe.
+class ServiceCore {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<ServiceCore>> open(
+      const MemoryOptions& options, const ServiceDependencies& dependencies);
+
+  [[nodiscard]] const MemoryOptions& options() const { return options_; }
+  [[nodiscard]] const ContextSpec& context() const { return context_; }
+  [[nodiscard]] std::span<const std::byte> secret() const { return secret_; }
+  [[nodiscard]] Catalog& catalog() { return *catalog_; }
+  [[nodiscard]] KvStore& store() { return *store_; }
+
+  /// Loads the model on the first call. A failed load is tried again by the next call.
+  [[nodiscard]] Result<EngineParts*> engine();
+  /// Null when the service was opened without an embedding model.
+  [[nodiscard]] Result<Embedder*> embedder();
+  [[nodiscard]] Result<Retriever*> retriever();
+  /// Tells the retriever of a write if it is loaded (else it reads the catalog when it is).
+  void notify_added(const Scope& scope, const std::string& fact_id, const TextVectors& vectors);
+  void notify_removed(const Scope& scope, const std::string& fact_id);
+  void notify_scope_erased(const Scope& scope);
+
+  /// Meta of records that this service writes now, but for context id and scope.
+  [[nodiscard]] RecordMeta record_meta(const EngineParts& parts) const;
+
+  /// Held while a record is committed and stored, and while facts are erased: an erase can then not
+  /// pass between a commit and its put.
+  [[nodiscard]] std::mutex& record_mutex() { return record_mutex_; }
+
+ private:
+  ServiceCore() = default;
+  Status load_secret();
+  Status sweep_orphans();
+
+  MemoryOptions options_;
+  ServiceDependencies dependencies_;
+  ContextSpec context_;
+  std::vector<std::byte> secret_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<KvStore> store_;
+
+  std::mutex models_mutex_;  // guards what follows
+  EngineParts engine_;
+  std::unique_ptr<Embedder> embedder_;
+  bool embedder_loaded_ = false;
+  std::unique_ptr<Retriever> retriever_;
+
+  std::mutex record_mutex_;
+};
+
+}  // namespace inferscale
