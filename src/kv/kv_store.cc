@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -48,6 +49,7 @@ class TieredKvStore final : public KvStore {
   bool contains(const RecordKey& key) const override;
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
+  std::vector<RecordKey> keys() const override;
   KvStoreStats stats() const override;
 
  private:
@@ -61,6 +63,7 @@ class TieredKvStore final : public KvStore {
   Found find(const RecordKey& key);
   Lease grant(const RecordKey& key, const Found& found);
   Result<EraseCounts> erase_keys(std::span<const RecordKey> keys);
+  std::vector<RecordKey> keys_in_tiers(std::optional<Hash128> scope) const;
 
   // These require mutex_.
   Lease miss(MissReason reason);
@@ -191,12 +194,25 @@ Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {
 Result<EraseCounts> TieredKvStore::erase_scope(const Hash128& scope) {
   // No put can add to the scope meanwhile; what moves up to the host tier is on disk as well.
   const std::lock_guard writing(write_mutex_);
+  return erase_keys(keys_in_tiers(scope));
+}
+
+std::vector<RecordKey> TieredKvStore::keys_in_tiers(std::optional<Hash128> scope) const {
   std::vector<RecordKey> keys = host_->keys(scope);
   if (disk_ != nullptr) {
     const std::vector<RecordKey> on_disk = disk_->keys(scope);
     keys.insert(keys.end(), on_disk.begin(), on_disk.end());
   }
-  return erase_keys(keys);
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
+std::vector<RecordKey> TieredKvStore::keys() const {
+  std::vector<RecordKey> keys = keys_in_tiers(std::nullopt);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(keys, [&](const RecordKey& key) { return !stored(key); });  // being erased
+  return keys;
 }
 
 Result<EraseCounts> TieredKvStore::erase_keys(std::span<const RecordKey> keys) {

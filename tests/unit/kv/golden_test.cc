@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "inferscale/kv_record.h"
+#include "unit/kv/files.h"
+#include "unit/kv/sample_records.h"
+
+namespace inferscale::testing {
+namespace {
+
+/// Files of tests/golden: `whole` is what the encoder makes, `damage` what happened to it since.
+/// They are never changed: a new format version adds files. INFERSCALE_WRITE_GOLDEN=1 writes those
+/// that do not exist yet.
+struct Golden {
+  std::string name;
+  std::function<std::shared_ptr<const Record>()> whole;
+  std::function<void(std::vector<std::byte>&)> damage;  ///< null: an intact file
+};
+
+auto flip(std::size_t offset) {
+  return [offset](std::vector<std::byte>& bytes) { bytes.at(offset) ^= std::byte{0x04}; };
+}
+
+auto cut(std::size_t size) {
+  return [size](std::vector<std::byte>& bytes) { bytes.resize(size); };
+}
+
+std::shared_ptr<const Record> make_f32() {
+  return make_record({KvCodec::kF32, {2, 2, 4, 2}, 3, 0x55, 42});
+}
+
+std::vector<Golden> golden_files() {
+  return {
+      {"record-v1-f16.iskv", make_tiny_record, nullptr},
+      {"record-v1-f16.header-flipped.iskv", make_tiny_record, flip(84)},
+      {"record-v1-f16.token-flipped.iskv", make_tiny_record, flip(153)},
+      {"record-v1-f16.payload-flipped.iskv", make_tiny_record, flip(193)},
+      {"record-v1-f16.padding-flipped.iskv", make_tiny_record, flip(255)},
+      {"record-v1-f16.header-truncated.iskv", make_tiny_record, cut(151)},
+      {"record-v1-f16.payload-truncated.iskv", make_tiny_record, cut(255)},
+      {"record-v1-f32.iskv", make_f32, nullptr},
+      {"record-v1-f32.payload-flipped.iskv", make_f32, flip(300)},
+      {"record-v1-f32.payload-truncated.iskv", make_f32, cut(320)},
+  };
+}
+
+class GoldenRecord : public ::testing::TestWithParam<Golden> {};
+
+TEST_P(GoldenRecord, IsWhatTheEncoderMakesAndTheDecoderJudges) {
+  const Golden& golden = GetParam();
+  const auto path = std::filesystem::path(INFERSCALE_SOURCE_DIR) / "tests/golden" / golden.name;
+  const auto record = golden.whole();
+  std::vector<std::byte> expected = copy_bytes(*record);
+  if (golden.damage) {
+    golden.damage(expected);
+  }
+  if (std::getenv("INFERSCALE_WRITE_GOLDEN") != nullptr && !std::filesystem::exists(path)) {
+    write_bytes(path, expected);
+  }
+  const std::vector<std::byte> stored = read_bytes(path);
+  ASSERT_FALSE(stored.empty()) << path;
+  EXPECT_EQ(stored, expected);
+  const auto parsed = Record::parse(stored);
+  if (golden.damage) {
+    EXPECT_EQ(parsed.status().code(), StatusCode::kDataLoss);
+    return;
+  }
+  ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+  EXPECT_EQ((*parsed)->meta(), record->meta());
+  for (std::uint32_t layer = 0; layer < record->meta().shape.n_layers; ++layer) {
+    EXPECT_EQ((*parsed)->layer_k(layer) - (*parsed)->bytes().data(),
+              record->layer_k(layer) - record->bytes().data());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(V1, GoldenRecord, ::testing::ValuesIn(golden_files()),
+                         [](const auto& test) {
+                           std::string name = test.param.name;
+                           std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace inferscale::testing
