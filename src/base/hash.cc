@@ -51,11 +51,13 @@ Hash128 sha256_128(std::span<const std::byte> data) {
 }
 
 Hash128 hmac_sha256_128(std::span<const std::byte> key, std::span<const std::byte> message) {
+  static constexpr std::byte kNothing{};  // OpenSSL refuses null pointers even for empty input
+  const std::byte* key_data = key.empty() ? &kNothing : key.data();
+  const std::byte* message_data = message.empty() ? &kNothing : message.data();
   Digest digest{};
-  unsigned length = 0;
-  const unsigned char* result = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                                     reinterpret_cast<const unsigned char*>(message.data()),
-                                     message.size(), digest.data(), &length);
+  const unsigned char* result = HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()),
+                                     reinterpret_cast<const unsigned char*>(message_data),
+                                     message.size(), digest.data(), nullptr);
   if (result == nullptr) {
     stop_without_digest();
   }
