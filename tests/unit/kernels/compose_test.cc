@@ -1,0 +1,197 @@
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "inferscale/kv_kernels.h"
+#include "unit/kernels/reference.h"
+#include "unit/kernels/targets.h"
+#include "unit/kernels/test_cache.h"
+
+namespace inferscale::kernels {
+namespace {
+
+class ComposeTest : public TargetTest {};
+INFERSCALE_ON_EVERY_TARGET(ComposeTest);
+
+constexpr std::uint32_t kPositions = 2048;
+
+std::vector<std::uint32_t> rows_of(const ComposeItem& item) {
+  if (!item.rows.empty()) {
+    return {item.rows.begin(), item.rows.end()};
+  }
+  std::vector<std::uint32_t> rows(item.record->n_tokens());
+  std::iota(rows.begin(), rows.end(), static_cast<std::uint32_t>(item.first_row));
+  return rows;
+}
+
+Head head_of(const Record& record, const std::byte* layer, std::size_t token, std::size_t head,
+             std::size_t head_dim) {
+  const std::size_t element = codec_element_bytes(record.meta().codec);
+  const std::size_t heads = record.meta().shape.n_kv_heads;
+  return {record.meta().codec, layer + (token * heads + head) * head_dim * element};
+}
+
+// Every key and value of `item` against the reference.
+void expect_composed(const ComposeItem& item, const RopeSpec& spec, const TestCache& cache) {
+  const Record& record = *item.record;
+  const KvShape& shape = record.meta().shape;
+  const std::vector<std::uint32_t> rows = rows_of(item);
+  for (std::uint32_t t = 0; t < record.n_tokens(); ++t) {
+    const ReferenceRotation rotation(spec, Turn::kForward, item.first_position + t);
+    for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+      for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
+        ASSERT_TRUE(rotation.turns(
+            shape.head_dim_k, head_of(record, record.layer_k(layer), t, head, shape.head_dim_k),
+            cache.k(layer, rows[t], head)))
+            << "layer " << layer << " token " << t << " head " << head;
+        ASSERT_TRUE(is_converted(shape.head_dim_v,
+                                 head_of(record, record.layer_v(layer), t, head, shape.head_dim_v),
+                                 cache.v(layer, rows[t], head)))
+            << "value, layer " << layer << " token " << t << " head " << head;
+      }
+    }
+  }
+}
+
+struct Case {
+  KvShape shape;
+  std::uint32_t rotary_dim = 0;
+};
+
+// Models' shapes, then odd ones whose heads end in the middle of every vector width.
+std::vector<Case> cases() {
+  return {{{2, 3, 64, 64}, 64},    {{1, 8, 128, 128}, 128}, {{2, 2, 96, 96}, 96},
+          {{1, 1, 256, 256}, 256}, {{1, 64, 64, 64}, 64},   {{2, 5, 80, 48}, 20},
+          {{1, 2, 34, 30}, 34},    {{1, 1, 2, 1}, 2},       {{2, 3, 6, 7}, 4},
+          {{1, 4, 64, 64}, 32},    {{1, 2, 130, 129}, 126}, {{3, 1, 1024, 1}, 1024}};
+}
+
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32};
+
+// Two items of one token and of seven, at positions 1 and up to the table's last.
+void compose_and_check(const Case& c, const RopeSpec& spec, KvCodec codec, KvCodec dtype) {
+  SCOPED_TRACE(describe(c.shape) + ", " + describe(spec) + ", codec " +
+               std::to_string(static_cast<int>(codec)) + " to " +
+               std::to_string(static_cast<int>(dtype)));
+  const auto table = table_of(spec, kPositions);
+  const auto one = random_record(meta_of(c.shape, codec), 1, 11);
+  const auto seven = random_record(meta_of(c.shape, codec), 7, 12);
+  ASSERT_NE(one, nullptr);
+  ASSERT_NE(seven, nullptr);
+  TestCache cache(c.shape, dtype, 10);
+  const ComposeItem items[] = {{one.get(), 1, 9, {}}, {seven.get(), kPositions - 7, 1, {}}};
+  const Status status = kv_compose(items, *table, cache.layout());
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  expect_composed(items[0], spec, cache);
+  expect_composed(items[1], spec, cache);
+  const std::uint32_t written[] = {1, 2, 3, 4, 5, 6, 7, 9};
+  EXPECT_TRUE(cache.intact_except(written));
+}
+
+TEST_P(ComposeTest, MatchesTheReference) {
+  for (const Case& c : cases()) {
+    for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalves}) {
+      for (const RopeSpec& spec : specs_of_every_scaling(pairing, c.rotary_dim)) {
+        for (const KvCodec codec : kCodecs) {
+          for (const KvCodec dtype : kCodecs) {
+            compose_and_check(c, spec, codec, dtype);
+            if (HasFatalFailure()) {
+              return;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ComposeTest, EveryArrangementAndScatteredRows) {
+  const KvShape shape{2, 3, 20, 18};
+  const std::uint32_t scattered[] = {7, 0, 11, 3, 10};
+  for (const Arrangement arrangement : kArrangements) {
+    for (const KvCodec codec : kCodecs) {
+      for (const KvCodec dtype : kCodecs) {
+        SCOPED_TRACE(describe(arrangement));
+        const RopeSpec spec = specs_of_every_scaling(RopePairing::kHalves, 12)[3];
+        const auto record = random_record(meta_of(shape, codec), 5, 21);
+        TestCache cache(shape, dtype, 12, arrangement);
+        const ComposeItem items[] = {{record.get(), 100, 0, scattered}};
+        ASSERT_TRUE(kv_compose(items, *table_of(spec, kPositions), cache.layout()).ok());
+        expect_composed(items[0], spec, cache);
+        EXPECT_TRUE(cache.intact_except(scattered));
+
+        TestCache straight(shape, dtype, 12, arrangement);
+        const ComposeItem in_order[] = {{record.get(), 100, 7, {}}};
+        ASSERT_TRUE(kv_compose(in_order, *table_of(spec, kPositions), straight.layout()).ok());
+        expect_composed(in_order[0], spec, straight);
+        EXPECT_TRUE(straight.intact_except(rows_of(in_order[0])));
+      }
+    }
+  }
+}
+
+// Longer than any tile of coefficients, so that several are used for one item.
+TEST_P(ComposeTest, LongRecords) {
+  const KvShape shape{1, 1, 64, 8};
+  for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalves}) {
+    const RopeSpec spec = specs_of_every_scaling(pairing, 64)[2];
+    const auto record = random_record(meta_of(shape, KvCodec::kF16), 1001, 31);
+    TestCache cache(shape, KvCodec::kF16, 1001);
+    std::vector<std::uint32_t> reversed(1001);
+    std::iota(reversed.rbegin(), reversed.rend(), 0);
+    const ComposeItem straight[] = {{record.get(), 13, 0, {}}};
+    ASSERT_TRUE(kv_compose(straight, *table_of(spec, kPositions), cache.layout()).ok());
+    expect_composed(straight[0], spec, cache);
+    const ComposeItem backwards[] = {{record.get(), 1000, 0, reversed}};
+    ASSERT_TRUE(kv_compose(backwards, *table_of(spec, kPositions), cache.layout()).ok());
+    expect_composed(backwards[0], spec, cache);
+  }
+}
+
+TEST_P(ComposeTest, PositionZeroKeepsKeysWithoutMscale) {
+  const KvShape shape{1, 2, 64, 64};
+  const RopeSpec spec = specs_of_every_scaling(RopePairing::kAdjacent, 64)[0];
+  const auto record = random_record(meta_of(shape, KvCodec::kF16), 1, 41);
+  TestCache cache(shape, KvCodec::kF16, 1);
+  const ComposeItem items[] = {{record.get(), 0, 0, {}}};
+  ASSERT_TRUE(kv_compose(items, *table_of(spec, kPositions), cache.layout()).ok());
+  const Head key = cache.k(0, 0, 0);
+  EXPECT_TRUE(is_converted(2 * 64, {KvCodec::kF16, record->layer_k(0)}, key));
+}
+
+TEST_P(ComposeTest, NoItemsWriteNothing) {
+  const KvShape shape{1, 1, 8, 8};
+  TestCache cache(shape, KvCodec::kF16, 2);
+  const RopeSpec spec = specs_of_every_scaling(RopePairing::kHalves, 8)[0];
+  EXPECT_TRUE(kv_compose({}, *table_of(spec, kPositions), cache.layout()).ok());
+  EXPECT_TRUE(cache.intact_except({}));
+}
+
+TEST_P(ComposeTest, ThreadsMayShareACache) {
+  const KvShape shape{3, 2, 64, 64};
+  const RopeSpec spec = specs_of_every_scaling(RopePairing::kAdjacent, 64)[0];
+  const auto table = table_of(spec, kPositions);
+  const auto record = random_record(meta_of(shape, KvCodec::kF16), 20, 51);
+  TestCache cache(shape, KvCodec::kF16, 80);
+  const CacheLayout layout = cache.layout();
+  std::vector<ComposeItem> items;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    items.push_back({record.get(), 1 + 100 * i, 20 * i, {}});
+  }
+  std::vector<std::thread> threads;
+  std::vector<Status> statuses(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    threads.emplace_back(
+        [&, i] { statuses[i] = kv_compose(std::span(&items[i], 1), *table, layout); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    EXPECT_TRUE(statuses[i].ok());
+    expect_composed(items[i], spec, cache);
+  }
+}
+
+}  // namespace
+}  // namespace inferscale::kernels

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "inferscale/kv_record.h"
+#include "inferscale/model_spec.h"
+
+// The kernels once more: one element at a time, in double, written for reading.
+namespace inferscale::kernels {
+
+/// The value of an f16 (infinities and NaN included).
+double half_value(std::uint16_t half);
+/// The f16 nearest to `value`, ties to even; NaN gives 0x7E00.
+std::uint16_t nearest_half(double value);
+/// The f16 that a float becomes: nearest_half, and NaNs keep sign and leading payload bits.
+std::uint16_t half_from_float(float value);
+/// The float that an f16 becomes: its value, and NaNs become quiet and keep sign and payload.
+float float_from_half(std::uint16_t half);
+
+double read_element(KvCodec codec, const std::byte* from);
+void write_element(KvCodec codec, double value, std::byte* to);
+/// `value` rounded to the codec's nearest element.
+double rounded(KvCodec codec, double value);
+/// Distance between neighbouring elements at `value`.
+double last_place(KvCodec codec, double value);
+
+enum class Turn { kForward, kBack };  // compose, capture
+
+struct Head {
+  KvCodec codec = KvCodec::kF16;
+  const std::byte* data = nullptr;
+};
+
+/// The rotation of one position, from the spec alone: tables are not used.
+class ReferenceRotation {
+ public:
+  ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint32_t position);
+
+  /// Is `to` what the head `from` becomes? Rotated elements within one rounding of the target's
+  /// type plus the fp32 arithmetic's own error, which is relative to the pair's norm; the others
+  /// bit for bit.
+  [[nodiscard]] ::testing::AssertionResult turns(std::size_t head_dim, Head from, Head to) const;
+
+ private:
+  RopePairing pairing_;
+  Turn turn_;
+  std::vector<double> cos_;  // mscale included
+  std::vector<double> sin_;
+};
+
+/// Is `to` the bit-exact copy, or the correctly rounded conversion, of `from`?
+::testing::AssertionResult is_converted(std::size_t count, Head from, Head to);
+
+/// Specs of the four scalings; YaRN's has mscale != 1.
+std::vector<RopeSpec> specs_of_every_scaling(RopePairing pairing, std::uint32_t rotary_dim);
+std::string describe(const RopeSpec& spec);
+std::string describe(const KvShape& shape);
+
+/// The table of a spec, built once per process.
+std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions);
+
+/// Elements that look like keys: about normal, some large, some subnormal in f16.
+void fill_random(KvCodec codec, std::byte* to, std::size_t count, std::uint64_t seed);
+
+RecordMeta meta_of(const KvShape& shape, KvCodec codec);
+/// A record with random layers.
+std::shared_ptr<const Record> random_record(const RecordMeta& meta, std::uint32_t n_tokens,
+                                            std::uint64_t seed);
+
+}  // namespace inferscale::kernels
