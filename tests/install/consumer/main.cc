@@ -1,4 +1,5 @@
-// Uses the installed headers and library as another project would: each public header once, and a record's round trip.
+// Uses the installed headers and library as another project would: each public header once, and a
+// record's round trip.
 #include <inferscale/kv_kernels.h>
 #include <inferscale/kv_record.h>
 #include <inferscale/kv_store.h>
