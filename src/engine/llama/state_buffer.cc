@@ -16,13 +16,12 @@ constexpr std::size_t kEnvelopeBytes = 8;
 constexpr std::size_t kStreamBytes = 8;
 constexpr std::size_t kCellBytes = 12;
 constexpr std::size_t kLayerHeaderBytes = 12;
-// ggml type ids, part of the GGUF format and thus stable; not included from ggml.h so that parsing needs no libllama.
+// ggml type ids, part of the GGUF format and thus stable; not included from ggml.h so that parsing
+// needs no libllama.
 constexpr std::int32_t kGgmlF32 = 0;
 constexpr std::int32_t kGgmlF16 = 1;
 
-std::int32_t ggml_type_of(KvCodec codec) {
-  return codec == KvCodec::kF32 ? kGgmlF32 : kGgmlF16;
-}
+std::int32_t ggml_type_of(KvCodec codec) { return codec == KvCodec::kF32 ? kGgmlF32 : kGgmlF16; }
 
 std::size_t data_header_bytes(StateForm form) {
   return form == StateForm::kWithRotationWords ? 16 : 8;
@@ -67,13 +66,9 @@ class Reader {
   std::size_t offset_ = 0;
 };
 
-Status bad(std::string what) {
-  return data_loss("sequence state: " + std::move(what));
-}
+Status bad(std::string what) { return data_loss("sequence state: " + std::move(what)); }
 
-Status too_short(const char* field) {
-  return bad(fmt::format("the buffer ends inside {}", field));
-}
+Status too_short(const char* field) { return bad(fmt::format("the buffer ends inside {}", field)); }
 
 template <typename T>
 Status expect(Reader& reader, T expected, const char* field) {
@@ -88,7 +83,8 @@ Status expect(Reader& reader, T expected, const char* field) {
 }
 
 Status read_cells(Reader& reader, std::uint32_t cells, std::vector<std::int32_t>& positions) {
-  // Checked before the allocation, so that a hostile count cannot ask for more than the buffer holds.
+  // Checked before the allocation, so that a hostile count cannot ask for more than the buffer
+  // holds.
   if (reader.remaining() / kCellBytes < cells) {
     return too_short("the cells");
   }
@@ -109,11 +105,12 @@ Status read_cells(Reader& reader, std::uint32_t cells, std::vector<std::int32_t>
   return Status();
 }
 
-Status read_layers(Reader& reader, const StateSpec& spec, std::size_t cells, std::size_t elements, const char* field,
-                   std::vector<const std::byte*>& pointers) {
+Status read_layers(Reader& reader, const StateSpec& spec, std::size_t cells, std::size_t elements,
+                   const char* field, std::vector<const std::byte*>& pointers) {
   const std::size_t row = row_bytes(elements, spec.dtype);
   for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
-    INFERSCALE_RETURN_IF_ERROR(expect<std::int32_t>(reader, ggml_type_of(spec.dtype), "element type"));
+    INFERSCALE_RETURN_IF_ERROR(
+        expect<std::int32_t>(reader, ggml_type_of(spec.dtype), "element type"));
     INFERSCALE_RETURN_IF_ERROR(expect<std::uint64_t>(reader, row, "bytes of a row"));
     std::size_t size = 0;
     const std::byte* at = add_product(size, cells, row) ? reader.skip(size) : nullptr;
@@ -160,8 +157,8 @@ std::optional<std::size_t> state_bytes(const StateSpec& spec, std::size_t cells)
   }
   const std::size_t layers = spec.shape.n_layers;
   size += data_header_bytes(spec.form) + 2 * layers * kLayerHeaderBytes;
-  const std::size_t row =
-      row_bytes(spec.shape.k_elements(), spec.dtype) + row_bytes(spec.shape.v_elements(), spec.dtype);
+  const std::size_t row = row_bytes(spec.shape.k_elements(), spec.dtype) +
+                          row_bytes(spec.shape.v_elements(), spec.dtype);
   std::size_t per_cell = kCellBytes;
   if (!add_product(per_cell, layers, row) || !add_product(size, cells, per_cell)) {
     return std::nullopt;
@@ -186,13 +183,16 @@ Result<StateView> parse_state(std::span<const std::byte> bytes, const StateSpec&
   if (cells != 0) {
     INFERSCALE_RETURN_IF_ERROR(read_cells(reader, cells, view.positions));
     INFERSCALE_RETURN_IF_ERROR(expect<std::uint32_t>(reader, 0, "transposed values"));
-    INFERSCALE_RETURN_IF_ERROR(expect<std::uint32_t>(reader, spec.shape.n_layers, "number of layers"));
+    INFERSCALE_RETURN_IF_ERROR(
+        expect<std::uint32_t>(reader, spec.shape.n_layers, "number of layers"));
     if (spec.form == StateForm::kWithRotationWords) {
       INFERSCALE_RETURN_IF_ERROR(expect<std::uint32_t>(reader, 0, "key rotation"));
       INFERSCALE_RETURN_IF_ERROR(expect<std::uint32_t>(reader, 0, "value rotation"));
     }
-    INFERSCALE_RETURN_IF_ERROR(read_layers(reader, spec, cells, spec.shape.k_elements(), "keys", view.rows.k));
-    INFERSCALE_RETURN_IF_ERROR(read_layers(reader, spec, cells, spec.shape.v_elements(), "values", view.rows.v));
+    INFERSCALE_RETURN_IF_ERROR(
+        read_layers(reader, spec, cells, spec.shape.k_elements(), "keys", view.rows.k));
+    INFERSCALE_RETURN_IF_ERROR(
+        read_layers(reader, spec, cells, spec.shape.v_elements(), "values", view.rows.v));
   }
   if (reader.remaining() != 0) {
     return bad(fmt::format("{} bytes are left over", reader.remaining()));
@@ -201,8 +201,8 @@ Result<StateView> parse_state(std::span<const std::byte> bytes, const StateSpec&
 }
 
 bool same_cells(const StateView& a, const StateView& b) {
-  return a.positions == b.positions && a.rows.dtype == b.rows.dtype && a.rows.shape == b.rows.shape &&
-         same_rows(a.rows, b.rows);
+  return a.positions == b.positions && a.rows.dtype == b.rows.dtype &&
+         a.rows.shape == b.rows.shape && same_rows(a.rows, b.rows);
 }
 
 Status StateBuffer::resize(std::size_t size) {

@@ -1,0 +1,180 @@
+#include "engine/llama/self_test.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/llama/engine_core.h"
+#include "inferscale/kv_kernels.h"
+
+namespace inferscale {
+namespace {
+
+// Positions are never 0: there every rotation is the identity and hides errors.
+constexpr std::int32_t kLayoutPosition = 5;
+constexpr std::int32_t kLayoutTokens = 3;
+constexpr std::size_t kRopePositions = 6;
+
+/// One token alone in a sequence of its own.
+struct Probe {
+  std::int32_t sequence = 0;
+  std::int32_t position = 0;
+};
+
+std::vector<Probe> make_probes(std::int32_t context, std::int32_t sequences) {
+  std::vector<std::int32_t> positions = {context - 1, context / 2 + 1, context / 4, 131, 17, 1};
+  std::vector<Probe> probes;
+  for (const std::int32_t position : positions) {
+    const std::int32_t sequence = kFirstBranchSequence + static_cast<std::int32_t>(probes.size());
+    if (position > 0 && position < context && sequence < sequences) {
+      probes.push_back({sequence, position});
+    }
+  }
+  return probes;
+}
+
+/// Fills a run of one sequence and all probes in one batch: it is the forward pass that costs time.
+Status decode_all(LlamaSequences& sequences, const std::vector<Probe>& probes) {
+  const llama_vocab* vocab = llama_model_get_vocab(llama_get_model(sequences.context()));
+  const TokenId probe_token = llama_vocab_n_tokens(vocab) / 3;
+  const TokenId other_token = llama_vocab_n_tokens(vocab) / 2;
+  std::vector<BatchToken> batch;
+  for (std::int32_t i = 0; i < kLayoutTokens; ++i) {
+    batch.push_back(
+        {i == 1 ? other_token : probe_token, kLayoutPosition + i, kMainSequence, false});
+  }
+  for (const Probe& probe : probes) {
+    batch.push_back({probe_token, probe.position, probe.sequence, false});
+  }
+  batch.back().logits = true;
+  return sequences.decode(batch, nullptr);
+}
+
+Result<StateForm> find_form(std::span<const std::byte> raw, StateSpec& spec,
+                            std::optional<StateForm> only) {
+  std::string reasons;
+  for (const StateForm form : {StateForm::kPlain, StateForm::kWithRotationWords}) {
+    if (only && *only != form) {
+      continue;
+    }
+    spec.form = form;
+    const Result<StateView> view = parse_state(raw, spec);
+    if (!view.ok()) {
+      reasons += fmt::format("; {}: {}", state_form_name(form), view.status().message());
+      continue;
+    }
+    for (std::int32_t i = 0; i < kLayoutTokens; ++i) {
+      if (view->positions.size() != kLayoutTokens || view->positions[i] != kLayoutPosition + i) {
+        return data_loss("the self-test's state does not hold the positions that were decoded");
+      }
+    }
+    return form;
+  }
+  return unsupported("this libllama lays out sequence states in no known form" + reasons);
+}
+
+/// Builds the same state by formula, gives it to another sequence, and reads it back.
+Status check_round_trip(LlamaSequences& sequences, const StateSpec& spec,
+                        std::span<const std::byte> raw) {
+  const std::vector<std::byte> original(raw.begin(), raw.end());
+  INFERSCALE_ASSIGN_OR_RETURN(const StateView view, parse_state(original, spec));
+  StateBuffer built;
+  INFERSCALE_RETURN_IF_ERROR(built.prepare(spec, view.positions));
+  for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
+    std::memcpy(built.rows().k[layer], view.rows.k[layer],
+                view.rows.n_rows * view.rows.k_row_stride);
+    std::memcpy(built.rows().v[layer], view.rows.v[layer],
+                view.rows.n_rows * view.rows.v_row_stride);
+  }
+  INFERSCALE_RETURN_IF_ERROR(sequences.write(kScratchSequence, built.bytes()));
+  INFERSCALE_ASSIGN_OR_RETURN(const auto again, sequences.read_raw(kScratchSequence));
+  INFERSCALE_ASSIGN_OR_RETURN(const StateView restored, parse_state(again, spec));
+  sequences.remove(kScratchSequence, 0, -1);
+  if (!same_cells(view, restored)) {
+    return data_loss("a sequence state that was written reads back changed");
+  }
+  return Status();
+}
+
+Result<std::vector<float>> unrotated_key(LlamaSequences& sequences, const StateSpec& spec,
+                                         const RopeTable& rope, const Probe& probe) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const StateView view,
+      sequences.read(probe.sequence, probe.position, probe.position + 1, kScratchSequence, spec));
+  RecordMeta meta;
+  meta.shape = spec.shape;
+  meta.codec = KvCodec::kF32;
+  const TokenId token = 0;
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta, {&token, 1}));
+  const CaptureSource source{static_cast<std::uint32_t>(probe.position), 0, {}};
+  INFERSCALE_RETURN_IF_ERROR(kv_capture(view.rows, source, rope, builder));
+  std::vector<float> key(spec.shape.k_elements());
+  std::memcpy(key.data(), builder.layer_k(0), key.size() * sizeof(float));
+  return key;
+}
+
+/// How far two keys may differ: both were rounded to the cache's type, and libllama computes angles
+/// in fp32 by repeated multiplication, whose error grows with the position.
+double tolerance(KvCodec dtype, std::int32_t position) {
+  return (dtype == KvCodec::kF32 ? 2e-5 : 3e-3) + 5e-7 * position;
+}
+
+/// Largest difference of two keys, by head relative to that head's length.
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b,
+                           std::size_t head_dim) {
+  double largest = 0;
+  for (std::size_t head = 0; head < a.size(); head += head_dim) {
+    double norm = 0;
+    double difference = 0;
+    for (std::size_t i = head; i < head + head_dim; ++i) {
+      norm += double{a[i]} * a[i];
+      difference = std::max(difference, std::abs(double{a[i]} - b[i]));
+    }
+    largest = std::max(largest, norm > 0 ? difference / std::sqrt(norm) : HUGE_VAL);
+  }
+  return largest;
+}
+
+Status check_rope(LlamaSequences& sequences, const StateSpec& spec, const RopeTable& rope,
+                  const std::vector<Probe>& probes) {
+  const Probe first{kMainSequence, kLayoutPosition};
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<float> expected,
+                              unrotated_key(sequences, spec, rope, first));
+  for (const Probe& probe : probes) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::vector<float> key,
+                                unrotated_key(sequences, spec, rope, probe));
+    const double difference = relative_difference(expected, key, spec.shape.head_dim_k);
+    const double allowed = tolerance(spec.dtype, probe.position);
+    if (!(difference <= allowed)) {
+      return unsupported(fmt::format(
+          "the RopeSpec is not the model's: a key at position {} differs from position {} by "
+          "{:.2g} before rotation, allowed {:.2g}",
+          probe.position, kLayoutPosition, difference, allowed));
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<StateForm> self_test(LlamaSequences& sequences, StateSpec spec, const RopeTable& rope,
+                            std::optional<StateForm> only) {
+  const auto context = static_cast<std::int32_t>(sequences.options().context_tokens);
+  const auto available = static_cast<std::int32_t>(sequences.options().sequences);
+  const std::vector<Probe> probes = make_probes(context, available);
+  if (context < 2 * (kLayoutPosition + kLayoutTokens) + static_cast<std::int32_t>(kRopePositions)) {
+    return invalid_argument(
+        fmt::format("a context of {} tokens is too small for the self-test", context));
+  }
+  INFERSCALE_RETURN_IF_ERROR(decode_all(sequences, probes));
+  INFERSCALE_ASSIGN_OR_RETURN(const auto raw, sequences.read_raw(kMainSequence));
+  INFERSCALE_ASSIGN_OR_RETURN(const StateForm form, find_form(raw, spec, only));
+  INFERSCALE_RETURN_IF_ERROR(check_round_trip(sequences, spec, raw));
+  INFERSCALE_RETURN_IF_ERROR(check_rope(sequences, spec, rope, probes));
+  return form;
+}
+
+}  // namespace inferscale
