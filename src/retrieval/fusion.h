@@ -12,8 +12,8 @@ struct RankedId {
   double score = 0;
 };
 
-/// Weighted reciprocal rank fusion: score(f) = sum over rankings that hold f of weight / (k0 + rank), ranks from 1.
-/// Chosen by measurement, docs/retrieval.md.
+/// Weighted reciprocal rank fusion: score(f) = sum over rankings that hold f of weight / (k0 +
+/// rank), ranks from 1. Chosen by measurement, docs/retrieval.md.
 struct FusionWeights {
   double k0 = 60;
   double vector = 1;
@@ -27,9 +27,10 @@ struct FusedId {
   double keyword_score = 0;  ///< 0 when only the vector found it
 };
 
-/// The union of both rankings, best first; equal scores by id, so that the order is the same every time. An id that
-/// comes twice in one ranking counts once, at its first rank.
-[[nodiscard]] std::vector<FusedId> fuse_rankings(std::span<const RankedId> vector, std::span<const RankedId> keyword,
+/// The union of both rankings, best first; equal scores by id, so that the order is the same every
+/// time. An id that comes twice in one ranking counts once, at its first rank.
+[[nodiscard]] std::vector<FusedId> fuse_rankings(std::span<const RankedId> vector,
+                                                 std::span<const RankedId> keyword,
                                                  const FusionWeights& weights);
 
 }  // namespace inferscale

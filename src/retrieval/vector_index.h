@@ -31,27 +31,31 @@ struct VectorIndexStats {
   std::size_t loads = 0;  ///< since construction
 };
 
-/// The vectors of recently used scopes in memory, searched exactly. A scope is loaded at its first search, kept up to
-/// date by put and remove, and dropped by least recent use when all of them exceed the budget. What is cached is what
-/// one request scope may see, so a search never has to sort out foreign rows; a fact that several request scopes see
-/// (user, user and agent) is held once for each that is in use. Thread-safe: searches of a scope run in parallel.
+/// The vectors of recently used scopes in memory, searched exactly. A scope is loaded at its first
+/// search, kept up to date by put and remove, and dropped by least recent use when all of them
+/// exceed the budget. What is cached is what one request scope may see, so a search never has to
+/// sort out foreign rows; a fact that several request scopes see (user, user and agent) is held
+/// once for each that is in use. Thread-safe: searches of a scope run in parallel.
 class VectorIndex {
  public:
   /// Reads what `request` permits. Called without locks that writers of other scopes wait for.
   using Loader = std::function<Result<VectorRows>(const Scope& request)>;
   using IdSet = std::unordered_set<std::string>;
 
-  /// Holds vectors of this embedder only. `budget_bytes`: a scope that exceeds it alone is read again at every search.
+  /// Holds vectors of this embedder only. `budget_bytes`: a scope that exceeds it alone is read
+  /// again at every search.
   VectorIndex(std::string embedder_id, std::size_t dim, std::size_t budget_bytes, Loader loader);
   ~VectorIndex();
 
-  /// The k best facts that `request` permits, best first (fewer when there are fewer), among `only` unless it is null.
-  /// Errors: kInvalidArgument (query of another dim), those of the loader, kDataLoss (rows of another dim).
-  [[nodiscard]] Result<std::vector<VectorHit>> search(const Scope& request, std::span<const float> query, std::size_t k,
+  /// The k best facts that `request` permits, best first (fewer when there are fewer), among `only`
+  /// unless it is null. Errors: kInvalidArgument (query of another dim), those of the loader,
+  /// kDataLoss (rows of another dim).
+  [[nodiscard]] Result<std::vector<VectorHit>> search(const Scope& request,
+                                                      std::span<const float> query, std::size_t k,
                                                       const IdSet* only);
 
-  /// The fact's vectors are now these; empty ones, or ones of another embedder, only take the old ones out.
-  /// Calls for one fact must come in the order of its commits.
+  /// The fact's vectors are now these; empty ones, or ones of another embedder, only take the old
+  /// ones out. Calls for one fact must come in the order of its commits.
   void put(const Scope& owner, const std::string& fact_id, const TextVectors& vectors);
   void remove(const Scope& owner, const std::string& fact_id);
   /// Forgets all scopes that may hold facts of `erased`.

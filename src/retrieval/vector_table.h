@@ -23,7 +23,8 @@ class VectorIndex::Table {
   void remove(const std::string& fact_id);
 
   /// As VectorIndex::search.
-  [[nodiscard]] std::vector<VectorHit> search(std::span<const float> query, std::size_t k, const IdSet* only) const;
+  [[nodiscard]] std::vector<VectorHit> search(std::span<const float> query, std::size_t k,
+                                              const IdSet* only) const;
 
   [[nodiscard]] std::size_t rows() const { return row_fact_.size() - dead_rows_; }
   [[nodiscard]] std::size_t bytes() const;
@@ -38,11 +39,12 @@ class VectorIndex::Table {
   void append(std::uint32_t slot, std::span<const float> values);
   void compact();
   std::vector<RowRange> permitted_ranges(const IdSet* only) const;
-  std::vector<std::pair<float, std::size_t>> best_rows(std::span<const RowRange> ranges, std::span<const float> query,
+  std::vector<std::pair<float, std::size_t>> best_rows(std::span<const RowRange> ranges,
+                                                       std::span<const float> query,
                                                        std::size_t n) const;
 
   const std::size_t dim_;
-  std::vector<float> values_;            // [rows][dim]; a removed row is all NaN, which no scan returns
+  std::vector<float> values_;  // [rows][dim]; a removed row is all NaN, which no scan returns
   std::vector<std::uint32_t> row_fact_;  // [rows], into fact_ids_
   std::vector<std::string> fact_ids_;
   std::unordered_map<std::string, std::uint32_t> slots_;
