@@ -108,6 +108,8 @@ struct RecordEntry {
   std::vector<FactRef>
       attended_facts;  ///< as text or as KV: deleting one of them drops this record
   std::vector<std::string> attended_turns;
+  /// Records whose KV was injected as context: what they saw, this record saw too.
+  std::vector<RecordKey> attended_records;
 };
 
 /// Vectors of the live facts of a scope, for an in-memory index.
@@ -131,6 +133,9 @@ struct EraseOutcome {
   std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
   std::vector<RecordKey> records;   ///< of the erased facts and of everything that saw them
   std::vector<FactRef> dependants;  ///< live facts that lost their record
+  /// Read again after the commit: no row, no index entry, and the log holds no old page.
+  bool verified = false;
+  std::string note;  ///< why not verified
 };
 
 struct CatalogCounts {
@@ -213,6 +218,11 @@ class Catalog {
                                                                   std::string_view context,
                                                                   std::int64_t after_sequence,
                                                                   std::size_t limit) = 0;
+  /// How many facts `facts_to_encode` would give without a limit.
+  [[nodiscard]] virtual Result<std::uint64_t> count_to_encode(const Hash128& model_fingerprint,
+                                                              std::string_view context) = 0;
+  /// Keys of all record entries, header records included: what a store may hold.
+  [[nodiscard]] virtual Result<std::vector<RecordKey>> all_record_keys() = 0;
   /// Record entries (any fact) that attended to this fact, directly or through another record.
   [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(
       std::string_view fact_id) = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -8,12 +9,17 @@
 namespace inferscale {
 
 struct SqliteCatalogOptions {
-  std::filesystem::path directory;  ///< holds catalog.sqlite and the writer lock; created with mode 0700
+  /// Holds catalog.sqlite and the writer lock; created with mode 0700.
+  std::filesystem::path directory;
+  /// Limit of the database file; 0: none but the disk's. A full catalog answers kResourceExhausted.
+  std::uint64_t max_bytes = 0;
 };
 
-/// Opens or creates the catalog: WAL, foreign keys, secure_delete, schema migrated to the current version in one
-/// transaction. Errors: kConflict when another process has the directory open (the message names it), kUnsupported for
-/// a schema newer than this program, kDataLoss, kUnavailable.
-[[nodiscard]] Result<std::unique_ptr<Catalog>> open_sqlite_catalog(const SqliteCatalogOptions& options);
+/// Opens or creates the catalog: WAL, foreign keys, secure_delete, schema migrated to the current
+/// version, each step in one transaction. Errors: kConflict when another process (or another
+/// catalog of this one) has the directory open (the message names it), kUnsupported for a schema
+/// newer than this program, kDataLoss, kUnavailable.
+[[nodiscard]] Result<std::unique_ptr<Catalog>> open_sqlite_catalog(
+    const SqliteCatalogOptions& options);
 
 }  // namespace inferscale

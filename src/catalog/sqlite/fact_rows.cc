@@ -1,0 +1,131 @@
+#include "catalog/sqlite/fact_rows.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace inferscale::sqlite {
+namespace {
+
+constexpr std::string_view kSelectById =
+    "SELECT f.pk, f.scope, s.owner, f.id, o.tenant, o.user, s.agent, s.run, f.version, f.text,"
+    " f.metadata, f.event_time, f.event_offset, f.ingest_time"
+    " FROM facts f JOIN scopes s ON s.pk = f.scope JOIN owners o ON o.pk = s.owner"
+    " WHERE f.id = ?1";
+constexpr std::string_view kSelectByPk =
+    "SELECT f.pk, f.scope, s.owner, f.id, o.tenant, o.user, s.agent, s.run, f.version, f.text,"
+    " f.metadata, f.event_time, f.event_offset, f.ingest_time"
+    " FROM facts f JOIN scopes s ON s.pk = f.scope JOIN owners o ON o.pk = s.owner"
+    " WHERE f.pk = ?1";
+
+/// Of a row of the statements above.
+Result<FactRow> read_row(Connection& connection, const Statement& row) {
+  FactRow result{row.integer(0), row.integer(1), row.integer(2), {}};
+  Fact& fact = result.fact;
+  fact.sequence = result.pk;
+  fact.id = row.text(3);
+  fact.scope = Scope{row.text(4), row.text(5), row.text(6), row.text(7)};
+  fact.version = static_cast<std::uint32_t>(row.integer(8));
+  fact.text = row.text(9);
+  fact.metadata = row.text(10);
+  fact.event_time = row.optional_integer(11);
+  fact.event_offset_minutes = static_cast<int>(row.integer(12));
+  fact.ingest_time = row.integer(13);
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement sources,
+      connection.prepare("SELECT turn_id FROM fact_sources WHERE fact = ?1 ORDER BY position"));
+  sources.with(result.pk);
+  while (true) {
+    INFERSCALE_ASSIGN_OR_RETURN(const bool more, sources.step());
+    if (!more) {
+      return result;
+    }
+    fact.source_turns.push_back(sources.text(0));
+  }
+}
+
+template <typename Key>
+Result<std::optional<FactRow>> find_by(Connection& connection, std::string_view sql, Key key) {
+  INFERSCALE_ASSIGN_OR_RETURN(Statement statement, connection.prepare(sql));
+  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(key).step());
+  if (!found) {
+    return std::optional<FactRow>();
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(FactRow row, read_row(connection, statement));
+  return std::optional<FactRow>(std::move(row));
+}
+
+}  // namespace
+
+Result<std::optional<FactRow>> find_fact(Connection& connection, std::string_view id) {
+  return find_by(connection, kSelectById, id);
+}
+
+Result<FactRow> readable_fact(Connection& connection, const Scope& request, std::string_view id) {
+  INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_fact(connection, id));
+  if (!row || !scope_permits(request, row->fact.scope)) {
+    return not_found(
+        fmt::format("no fact with id {} in scope {}", id.substr(0, 64), to_string(request)));
+  }
+  return *std::move(row);
+}
+
+Result<FactRow> writable_fact(Connection& connection, const Scope& request, std::string_view id) {
+  INFERSCALE_ASSIGN_OR_RETURN(FactRow row, readable_fact(connection, request, id));
+  if (!may_write(request, row.fact.scope)) {
+    return permission_denied(
+        fmt::format("fact {} is shared: only a request in its own scope ({}) may "
+                    "change it",
+                    id.substr(0, 64), to_string(row.fact.scope)));
+  }
+  return row;
+}
+
+Result<std::vector<Fact>> load_facts(Connection& connection, std::span<const std::int64_t> pks) {
+  std::vector<Fact> facts;
+  facts.reserve(pks.size());
+  for (const std::int64_t pk : pks) {
+    INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_by(connection, kSelectByPk, pk));
+    if (row) {
+      facts.push_back(std::move(row->fact));
+    }
+  }
+  return facts;
+}
+
+Status insert_vectors(Connection& connection, std::int64_t fact, const TextVectors& vectors) {
+  if (vectors.values.empty()) {
+    return Status();
+  }
+  const std::string_view id = vectors.embedder_id;
+  const auto dim = static_cast<std::int64_t>(vectors.dim);
+  INFERSCALE_RETURN_IF_ERROR(connection.run(
+      "INSERT INTO embedders(id, dim) VALUES(?1, ?2) ON CONFLICT DO NOTHING", id, dim));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const std::optional<std::int64_t> embedder,
+      connection.find_integer("SELECT pk FROM embedders WHERE id = ?1 AND dim = ?2", id, dim));
+  if (!embedder) {
+    return invalid_argument(fmt::format(
+        "vectors of embedder {} are stored with another dim than {}: give the other model its own "
+        "embedder id",
+        id, dim));
+  }
+  return connection.run(
+      "INSERT INTO vectors(fact, embedder, chunks, data) VALUES(?1, ?2, ?3, ?4) "
+      "ON CONFLICT DO NOTHING",
+      fact, *embedder, static_cast<std::int64_t>(vectors.chunks()),
+      std::as_bytes(std::span(vectors.values)));
+}
+
+Status index_keywords(Connection& connection, const FactRow& row) {
+  return connection.run("INSERT INTO keywords(rowid, text) VALUES(?1, ?2)", row.pk,
+                        std::string_view(KeywordTokenizer::index_text(row.owner, row.fact.text)));
+}
+
+Status unindex_keywords(Connection& connection, const FactRow& row) {
+  return connection.run("INSERT INTO keywords(keywords, rowid, text) VALUES('delete', ?1, ?2)",
+                        row.pk,
+                        std::string_view(KeywordTokenizer::index_text(row.owner, row.fact.text)));
+}
+
+}  // namespace inferscale::sqlite

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "catalog/sqlite/connection.h"
+#include "catalog/sqlite/scopes.h"
+#include "catalog/sqlite/tokenizer.h"
+
+namespace inferscale::sqlite {
+
+/// A live fact with the keys of its rows.
+struct FactRow {
+  std::int64_t pk = 0;
+  std::int64_t scope = 0;
+  std::int64_t owner = 0;
+  Fact fact;
+};
+
+/// By id, whatever its scope; nothing when there is none.
+[[nodiscard]] Result<std::optional<FactRow>> find_fact(Connection& connection, std::string_view id);
+/// By id, as `request` may see it. Errors: kNotFound (also for other people's facts).
+[[nodiscard]] Result<FactRow> readable_fact(Connection& connection, const Scope& request,
+                                            std::string_view id);
+/// By id, to be changed. Errors: kNotFound; kPermissionDenied for a fact that is shared with the
+/// request's scope.
+[[nodiscard]] Result<FactRow> writable_fact(Connection& connection, const Scope& request,
+                                            std::string_view id);
+/// Reads live facts by row key, in the order of `pks`; keys that are gone are left out.
+[[nodiscard]] Result<std::vector<Fact>> load_facts(Connection& connection,
+                                                   std::span<const std::int64_t> pks);
+
+[[nodiscard]] Status insert_vectors(Connection& connection, std::int64_t fact,
+                                    const TextVectors& vectors);
+[[nodiscard]] Status index_keywords(Connection& connection, const FactRow& row);
+[[nodiscard]] Status unindex_keywords(Connection& connection, const FactRow& row);
+
+}  // namespace inferscale::sqlite

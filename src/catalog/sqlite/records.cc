@@ -1,0 +1,208 @@
+// Committing an encode job. Reading records: records_read.cc.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "catalog/sqlite/fact_rows.h"
+#include "catalog/sqlite/sqlite_catalog_impl.h"
+#include "catalog/sqlite/validate.h"
+
+namespace inferscale::sqlite {
+namespace {
+
+/// What an entry names, as row keys.
+struct Resolved {
+  std::optional<FactRow> fact;
+  std::vector<std::pair<std::int64_t, std::uint32_t>> attended_facts;
+  std::vector<std::int64_t> attended_turns;
+  std::vector<std::int64_t> attended_records;
+};
+
+Status gone(std::string_view what) {
+  return conflict(fmt::format("{} is no longer live: encode the fact again", what));
+}
+
+Result<FactRow> live_version(Connection& connection, const FactRef& ref) {
+  INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_fact(connection, ref.id));
+  if (!row || row->fact.version != ref.version) {
+    return gone(fmt::format("version {} of fact {}", ref.version, ref.id));
+  }
+  return *std::move(row);
+}
+
+Status resolve_fact(Connection& connection, const RecordEntry& entry, Resolved& out) {
+  if (entry.fact.id.empty()) {
+    return Status();
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(out.fact, live_version(connection, entry.fact));
+  if (scope_hash(out.fact->fact.scope) != entry.scope) {
+    return invalid_argument("record.scope must be the scope_hash of the fact's own scope");
+  }
+  return Status();
+}
+
+Status resolve_attended_facts(Connection& connection, const RecordEntry& entry, Resolved& out) {
+  for (const FactRef& ref : entry.attended_facts) {
+    INFERSCALE_ASSIGN_OR_RETURN(const FactRow row, live_version(connection, ref));
+    const bool allowed = out.fact ? scope_permits(out.fact->fact.scope, row.fact.scope)
+                                  : scope_hash(row.fact.scope) == entry.scope;
+    if (!allowed) {
+      return invalid_argument(fmt::format(
+          "record.attended_facts: fact {} is of a scope that the record's scope may not use",
+          ref.id));
+    }
+    out.attended_facts.emplace_back(row.pk, ref.version);
+  }
+  return Status();
+}
+
+Status resolve_attended_turns(Connection& connection, const RecordEntry& entry, Resolved& out) {
+  for (const std::string& id : entry.attended_turns) {
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::optional<std::int64_t> turn,
+        connection.find_integer("SELECT t.pk FROM turns t JOIN scopes s ON s.pk = t.scope"
+                                " WHERE s.hash = ?1 AND t.id = ?2",
+                                entry.scope, std::string_view(id)));
+    if (!turn) {
+      return gone("turn " + id);
+    }
+    out.attended_turns.push_back(*turn);
+  }
+  return Status();
+}
+
+Status resolve_attended_records(Connection& connection, const RecordEntry& entry, Resolved& out) {
+  for (const RecordKey& key : entry.attended_records) {
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::optional<std::int64_t> record,
+        connection.find_integer(
+            "SELECT pk FROM records WHERE key = ?1 AND fingerprint = ?2 AND retired = 0"
+            " ORDER BY pk LIMIT 1",
+            key.value, entry.model_fingerprint));
+    if (!record) {
+      return gone("record " + key.value.to_hex());
+    }
+    out.attended_records.push_back(*record);
+  }
+  return Status();
+}
+
+/// The commit rule: everything that was attended to is still live.
+Result<Resolved> resolve(Connection& connection, const RecordEntry& entry) {
+  Resolved out;
+  INFERSCALE_RETURN_IF_ERROR(resolve_fact(connection, entry, out));
+  INFERSCALE_RETURN_IF_ERROR(resolve_attended_facts(connection, entry, out));
+  INFERSCALE_RETURN_IF_ERROR(resolve_attended_turns(connection, entry, out));
+  INFERSCALE_RETURN_IF_ERROR(resolve_attended_records(connection, entry, out));
+  return out;
+}
+
+struct OldRecord {
+  std::int64_t pk = 0;
+  RecordKey key;
+};
+
+/// The entry that the new one takes the place of: of this fact (any version) or, for a header
+/// record, of this key.
+Result<std::optional<OldRecord>> find_old(Connection& connection, const RecordEntry& entry,
+                                          const Resolved& resolved) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare(resolved.fact ? "SELECT pk, key FROM records WHERE fact = ?1"
+                                         " AND fingerprint = ?2 AND retired = 0"
+                                       : "SELECT pk, key FROM records WHERE fact IS NULL"
+                                         " AND key = ?1 AND retired = 0"));
+  if (resolved.fact) {
+    statement.with(resolved.fact->pk, entry.model_fingerprint);
+  } else {
+    statement.with(entry.key.value);
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.step());
+  if (!found) {
+    return std::optional<OldRecord>();
+  }
+  return std::optional<OldRecord>({statement.integer(0), RecordKey{statement.hash(1)}});
+}
+
+/// Takes an entry out of use before its successor is inserted. Where others were encoded behind its
+/// KV the row stays, retired, and they become stale.
+Status retire(Connection& connection, std::int64_t record) {
+  INFERSCALE_RETURN_IF_ERROR(
+      connection.run("UPDATE records SET stale = 1 WHERE pk IN (SELECT record FROM record_records "
+                     "WHERE seen = ?1)",
+                     record));
+  return connection.run("UPDATE records SET retired = 1 WHERE pk = ?1", record);
+}
+
+/// Retired records that nothing was encoded behind (any more) serve no purpose.
+Status drop_unseen_retired(Connection& connection) {
+  do {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(
+        "DELETE FROM records WHERE retired = 1"
+        " AND NOT EXISTS (SELECT 1 FROM record_records e WHERE e.seen = records.pk)"));
+  } while (connection.changes() > 0);
+  return Status();
+}
+
+Result<std::int64_t> insert_record(Connection& connection, const RecordEntry& entry,
+                                   const Resolved& resolved) {
+  const std::optional<std::int64_t> fact =
+      resolved.fact ? std::optional<std::int64_t>(resolved.fact->pk) : std::nullopt;
+  INFERSCALE_RETURN_IF_ERROR(connection.run(
+      "INSERT INTO records(fact, version, n_tokens, fingerprint, key, context_id, scope_hash,"
+      " context) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+      fact, std::int64_t{entry.fact.version}, std::int64_t{entry.n_tokens}, entry.model_fingerprint,
+      entry.key.value, entry.context_id, entry.scope, std::string_view(entry.context)));
+  const std::int64_t record = connection.last_insert_rowid();
+  for (const auto& [pk, version] : resolved.attended_facts) {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(
+        "INSERT INTO record_facts(record, fact, version) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING",
+        record, pk, std::int64_t{version}));
+  }
+  for (const std::int64_t turn : resolved.attended_turns) {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(
+        "INSERT INTO record_turns(record, turn) VALUES(?1, ?2) ON CONFLICT DO NOTHING", record,
+        turn));
+  }
+  for (const std::int64_t seen : resolved.attended_records) {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(
+        "INSERT INTO record_records(record, seen) VALUES(?1, ?2) ON CONFLICT DO NOTHING", record,
+        seen));
+  }
+  // KV that was injected may have been stale itself: then so is what was encoded behind it.
+  INFERSCALE_RETURN_IF_ERROR(connection.run(
+      "UPDATE records SET stale = 1 WHERE pk = ?1 AND EXISTS (SELECT 1 FROM record_records e"
+      " JOIN records s ON s.pk = e.seen WHERE e.record = ?1 AND (s.stale = 1 OR s.retired = 1))",
+      record));
+  return record;
+}
+
+}  // namespace
+
+Result<std::optional<RecordKey>> SqliteCatalog::commit_record(const RecordEntry& entry) {
+  INFERSCALE_RETURN_IF_ERROR(check_record(entry));
+  INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
+  Connection& connection = write.connection;
+  INFERSCALE_ASSIGN_OR_RETURN(const Resolved resolved, resolve(connection, entry));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::optional<OldRecord> old,
+                              find_old(connection, entry, resolved));
+  const bool same_key = old && old->key == entry.key;
+  if (old) {
+    INFERSCALE_RETURN_IF_ERROR(retire(connection, old->pk));
+  }
+  INFERSCALE_RETURN_IF_ERROR(insert_record(connection, entry, resolved).status());
+  INFERSCALE_RETURN_IF_ERROR(drop_unseen_retired(connection));
+  std::optional<RecordKey> replaced;
+  if (old && !same_key) {
+    // Two facts may share a record (same text behind the same context): then it stays in use.
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::int64_t others,
+        connection.integer("SELECT count(*) FROM records WHERE key = ?1 AND retired = 0",
+                           old->key.value));
+    replaced = others == 0 ? std::optional<RecordKey>(old->key) : std::nullopt;
+  }
+  INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
+  return replaced;
+}
+
+}  // namespace inferscale::sqlite

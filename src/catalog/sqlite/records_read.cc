@@ -1,0 +1,178 @@
+#include <algorithm>
+
+#include "catalog/sqlite/fact_rows.h"
+#include "catalog/sqlite/sqlite_catalog_impl.h"
+
+namespace inferscale::sqlite {
+namespace {
+
+constexpr std::string_view kRecordByPk =
+    "SELECT r.pk, f.id, r.version, r.fingerprint, r.context, r.key, r.context_id, r.scope_hash,"
+    " r.n_tokens FROM records r LEFT JOIN facts f ON f.pk = r.fact WHERE r.pk = ?1";
+
+// A fact that no record stands for is served as text: those come first.
+constexpr std::string_view kUnencoded =
+    " FROM facts f WHERE f.pk > ?2 AND NOT EXISTS (SELECT 1 FROM records r WHERE r.fact = f.pk"
+    " AND r.fingerprint = ?1 AND r.retired = 0 AND r.version = f.version)";
+// Then those whose record is usable but not what it would be if it were made now.
+constexpr std::string_view kOutdated =
+    " FROM (SELECT fact, version FROM records WHERE fingerprint = ?1 AND retired = 0"
+    " AND context < ?3 UNION ALL SELECT fact, version FROM records WHERE fingerprint = ?1"
+    " AND retired = 0 AND context > ?3 UNION SELECT fact, version FROM records"
+    " WHERE fingerprint = ?1 AND stale = 1 AND retired = 0) r"
+    " JOIN facts f ON f.pk = r.fact AND f.version = r.version WHERE f.pk > ?2";
+
+Result<std::vector<std::int64_t>> read_pks(Statement& statement) {
+  std::vector<std::int64_t> pks;
+  while (true) {
+    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
+    if (!more) {
+      return pks;
+    }
+    pks.push_back(statement.integer(0));
+  }
+}
+
+Result<RecordEntry> load_record(Connection& connection, std::int64_t pk) {
+  INFERSCALE_ASSIGN_OR_RETURN(Statement row, connection.prepare(kRecordByPk));
+  INFERSCALE_RETURN_IF_ERROR(row.with(pk).step().status());
+  RecordEntry entry;
+  entry.fact = {row.text(1), static_cast<std::uint32_t>(row.integer(2))};
+  entry.model_fingerprint = row.hash(3);
+  entry.context = row.text(4);
+  entry.key = RecordKey{row.hash(5)};
+  entry.context_id = row.hash(6);
+  entry.scope = row.hash(7);
+  entry.n_tokens = static_cast<std::uint32_t>(row.integer(8));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement facts,
+      connection.prepare("SELECT f.id, d.version FROM record_facts d JOIN facts f ON f.pk = d.fact"
+                         " WHERE d.record = ?1 ORDER BY d.fact, d.version"));
+  facts.with(pk);
+  for (auto more = facts.step(); more.ok() && *more; more = facts.step()) {
+    entry.attended_facts.push_back({facts.text(0), static_cast<std::uint32_t>(facts.integer(1))});
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement turns,
+      connection.prepare("SELECT t.id FROM record_turns d JOIN turns t ON t.pk = d.turn"
+                         " WHERE d.record = ?1 ORDER BY d.turn"));
+  turns.with(pk);
+  for (auto more = turns.step(); more.ok() && *more; more = turns.step()) {
+    entry.attended_turns.push_back(turns.text(0));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement seen,
+      connection.prepare("SELECT s.key FROM record_records d JOIN records s ON s.pk = d.seen"
+                         " WHERE d.record = ?1 ORDER BY d.seen"));
+  seen.with(pk);
+  for (auto more = seen.step(); more.ok() && *more; more = seen.step()) {
+    entry.attended_records.push_back(RecordKey{seen.hash(0)});
+  }
+  return entry;
+}
+
+Result<std::vector<std::int64_t>> select_to_encode(Connection& connection, std::string_view from,
+                                                   const Hash128& fingerprint,
+                                                   std::string_view context, std::int64_t after,
+                                                   std::size_t limit) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare(std::string("SELECT DISTINCT f.pk") + std::string(from) +
+                         " AND ?3 IS NOT NULL ORDER BY f.pk LIMIT ?4"));
+  statement.with(fingerprint, after, context,
+                 static_cast<std::int64_t>(std::min<std::size_t>(limit, INT32_MAX)));
+  return read_pks(statement);
+}
+
+}  // namespace
+
+Result<std::vector<std::optional<RecordEntry>>> SqliteCatalog::records_of(
+    std::span<const FactRef> facts, const Hash128& model_fingerprint) {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  Connection& connection = reader.connection();
+  std::vector<std::optional<RecordEntry>> entries(facts.size());
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::optional<std::int64_t> pk,
+        connection.find_integer(
+            "SELECT r.pk FROM facts f JOIN records r ON r.fact = f.pk WHERE f.id = ?1"
+            " AND r.version = ?2 AND r.fingerprint = ?3 AND r.retired = 0",
+            std::string_view(facts[i].id), std::int64_t{facts[i].version}, model_fingerprint));
+    if (pk) {
+      INFERSCALE_ASSIGN_OR_RETURN(entries[i], load_record(connection, *pk));
+    }
+  }
+  return entries;
+}
+
+Result<std::vector<Fact>> SqliteCatalog::facts_to_encode(const Hash128& model_fingerprint,
+                                                         std::string_view context,
+                                                         std::int64_t after_sequence,
+                                                         std::size_t limit) {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  Connection& connection = reader.connection();
+  INFERSCALE_ASSIGN_OR_RETURN(
+      std::vector<std::int64_t> pks,
+      select_to_encode(connection, kUnencoded, model_fingerprint, context, after_sequence, limit));
+  if (pks.size() < limit) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::int64_t> outdated,
+                                select_to_encode(connection, kOutdated, model_fingerprint, context,
+                                                 after_sequence, limit - pks.size()));
+    pks.insert(pks.end(), outdated.begin(), outdated.end());
+  }
+  return load_facts(connection, pks);
+}
+
+Result<std::uint64_t> SqliteCatalog::count_to_encode(const Hash128& model_fingerprint,
+                                                     std::string_view context) {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  std::uint64_t total = 0;
+  for (const std::string_view from : {kUnencoded, kOutdated}) {
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::int64_t n,
+        reader.connection().integer(
+            "SELECT count(DISTINCT f.pk)" + std::string(from) + " AND ?3 IS NOT NULL",
+            model_fingerprint, std::int64_t{0}, context));
+    total += static_cast<std::uint64_t>(n);
+  }
+  return total;
+}
+
+Result<std::vector<RecordKey>> SqliteCatalog::all_record_keys() {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      reader.connection().prepare("SELECT DISTINCT key FROM records WHERE retired = 0"));
+  std::vector<RecordKey> keys;
+  while (true) {
+    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
+    if (!more) {
+      return keys;
+    }
+    keys.push_back(RecordKey{statement.hash(0)});
+  }
+}
+
+Result<std::vector<RecordEntry>> SqliteCatalog::dependants_of(std::string_view fact_id) {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  Connection& connection = reader.connection();
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare(
+          "WITH RECURSIVE seen_by(pk) AS ("
+          " SELECT d.record FROM record_facts d JOIN facts f ON f.pk = d.fact WHERE f.id = ?1"
+          " UNION SELECT e.record FROM record_records e JOIN seen_by s ON e.seen = s.pk)"
+          " SELECT r.pk FROM seen_by s JOIN records r ON r.pk = s.pk WHERE r.retired = 0"
+          " ORDER BY r.pk"));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::int64_t> pks,
+                              read_pks(statement.with(fact_id)));
+  std::vector<RecordEntry> entries;
+  entries.reserve(pks.size());
+  for (const std::int64_t pk : pks) {
+    INFERSCALE_ASSIGN_OR_RETURN(RecordEntry entry, load_record(connection, pk));
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+}  // namespace inferscale::sqlite
