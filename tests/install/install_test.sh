@@ -37,7 +37,7 @@ if [ $shared = ON ]; then
   [ -f "$library" ] || fail "no shared library was installed"
   exported=$(nm -D --defined-only "$library" | awk '{print $NF}')
   printf '%s\n' "$exported" | grep -q 10inferscale11parse_scope || fail "parse_scope is not exported"
-  foreign=$(printf '%s\n' "$exported" | grep -Ev '^_Z(T[ISV])?N[KR]*10inferscale' || true)
+  foreign=$(printf '%s\n' "$exported" | grep -Ev '^_Z(T[ISV])?N[KVRO]*10inferscale' || true)
   [ -z "$foreign" ] || fail "exported symbols outside namespace inferscale: $foreign"
   unmarked=$(nm -DC --defined-only "$library" | grep -E "anonymous|::detail::|::internal::" || true)
   [ -z "$unmarked" ] || fail "internal symbols are exported: $unmarked"

@@ -2,7 +2,7 @@
 """Checks what a machine can check about the sources; CONTRIBUTING.md lists the rules.
 
   tidy.py [--root DIR] [--rule NAME]...   the rules of rules.py; exit code 1 when one finds something
-  tidy.py --headers BUILD_DIR [--compiler g++] [--folders include/,src/base/]   every header compiles by itself
+  tidy.py --headers BUILD_DIR [--compiler g++]   every header compiles by itself
 """
 import argparse
 import sys
@@ -19,12 +19,11 @@ def main():
     parser.add_argument("--rule", action="append", choices=sorted(rules.RULES))
     parser.add_argument("--headers", type=Path, metavar="BUILD_DIR")
     parser.add_argument("--compiler", default="g++")
-    parser.add_argument("--folders", default="include/,src/")
     options = parser.parse_args()
 
     tree = sources.Tree(options.root)
     if options.headers:
-        findings = headers.check(tree, options.headers, options.compiler, options.folders.split(","))
+        findings = headers.check(tree, options.headers, options.compiler, ["include/", "src/"])
     else:
         findings = []
         for name in options.rule or sorted(rules.RULES):
