@@ -46,10 +46,11 @@ Result<std::vector<float>> log_softmax(std::span<const float> logits) {
   if (!std::isfinite(sum)) {
     return internal_error("the model gave a logit that is not a number");
   }
-  const double normaliser = largest + std::log(sum);
+  const double log_sum = std::log(sum);
   std::vector<float> result(logits.size());
-  std::transform(logits.begin(), logits.end(), result.begin(),
-                 [normaliser](float logit) { return static_cast<float>(logit - normaliser); });
+  std::transform(logits.begin(), logits.end(), result.begin(), [&](float logit) {
+    return static_cast<float>(static_cast<double>(logit) - largest - log_sum);
+  });
   return result;
 }
 
