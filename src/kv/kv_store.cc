@@ -89,7 +89,7 @@ class TieredKvStore final : public KvStore {
   BoundedKeySet erased_{kRememberedKeys};
   BoundedKeySet evicted_{kRememberedKeys};
   std::uint64_t puts_ = 0;
-  std::uint64_t misses_by_reason_[std::size(KvStoreStats{}.misses_by_reason)] = {};
+  decltype(KvStoreStats::misses_by_reason) misses_by_reason_ = {};
 };
 
 std::vector<Lease> TieredKvStore::acquire(std::span<const RecordRequest> requests) {
