@@ -42,6 +42,11 @@ function(inferscale_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                           ENVIRONMENT "${ARG_ENVIRONMENT}")
+  # libllama's threads spin while they wait for each other: two tests at once on two processors take far longer than one
+  # after the other.
+  if("${ARG_LABELS}" MATCHES "model|equivalence|cli")
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
 endfunction()
 
 # inferscale_core_library(COMPONENT...): the one library that is installed, inferscale::core, made of the objects of
