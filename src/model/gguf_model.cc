@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 #include "base/hash.h"
 #include "model/content_hash.h"
@@ -162,14 +163,8 @@ Hash128 make_fingerprint(const Hash128& content, const ModelSpec& spec,
   return sha256_128(message.bytes());
 }
 
-}  // namespace
-
-std::string supported_families() {
-  return fmt::format("{}", fmt::join(std::begin(kFamilies), std::end(kFamilies), ", "));
-}
-
-Result<ModelSpec> read_model_spec(const std::filesystem::path& gguf,
-                                  const FingerprintOptions& options) {
+Result<ModelSpec> read_and_check(const std::filesystem::path& gguf,
+                                 const FingerprintOptions& options) {
   INFERSCALE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(gguf));
   ModelSpec spec;
   INFERSCALE_ASSIGN_OR_RETURN(spec.architecture, read_architecture(file));
@@ -188,6 +183,21 @@ Result<ModelSpec> read_model_spec(const std::filesystem::path& gguf,
                               file_content_hash(file.descriptor(), gguf, options.cache_directory));
   spec.fingerprint = make_fingerprint(content, spec, options);
   return spec;
+}
+
+}  // namespace
+
+std::string supported_families() {
+  return fmt::format("{}", fmt::join(std::begin(kFamilies), std::end(kFamilies), ", "));
+}
+
+Result<ModelSpec> read_model_spec(const std::filesystem::path& gguf,
+                                  const FingerprintOptions& options) {
+  try {
+    return read_and_check(gguf, options);
+  } catch (const std::bad_alloc&) {  // metadata may ask for more memory than there is
+    return resource_exhausted("not enough memory to describe model " + gguf.string());
+  }
 }
 
 }  // namespace inferscale
