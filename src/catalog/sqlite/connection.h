@@ -48,6 +48,17 @@ class Statement {
 
   /// True while there is a row.
   [[nodiscard]] Result<bool> step();
+  /// Steps to the end and calls `visit(*this)` for every row.
+  template <typename Visit>
+  [[nodiscard]] Status for_each(Visit visit) {
+    while (true) {
+      INFERSCALE_ASSIGN_OR_RETURN(const bool row, step());
+      if (!row) {
+        return Status();
+      }
+      visit(*this);
+    }
+  }
   /// Steps to the end, ignoring rows.
   [[nodiscard]] Status run();
   /// Makes the statement ready to be bound and stepped again.

@@ -12,10 +12,12 @@ namespace {
 // In memory (temp_store) and of this connection only.
 constexpr const char* kCreateSets =
     "CREATE TEMP TABLE IF NOT EXISTS doomed_scopes(pk INTEGER PRIMARY KEY);"
+    "CREATE TEMP TABLE IF NOT EXISTS doomed_owners(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_facts(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_turns(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_records(pk INTEGER PRIMARY KEY);"
-    "DELETE FROM temp.doomed_scopes; DELETE FROM temp.doomed_facts;"
+    "DELETE FROM temp.doomed_scopes; DELETE FROM temp.doomed_owners;"
+    "DELETE FROM temp.doomed_facts;"
     "DELETE FROM temp.doomed_turns; DELETE FROM temp.doomed_records";
 
 // Turns that only erased facts cite.
@@ -73,18 +75,14 @@ Result<std::vector<Probe>> make_probes(Connection& connection, KeywordTokenizer&
                          " JOIN facts f ON f.pk = d.pk JOIN scopes s ON s.pk = f.scope LIMIT ?1"));
   statement.with(static_cast<std::int64_t>(kMaxProbedFacts));
   std::vector<Probe> probes;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      return probes;
-    }
+  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& row) {
     const std::size_t before = probes.size();
-    tokenizer.for_each_term(statement.text(2), [&](std::string_view term) {
-      probes.push_back(
-          {statement.integer(0), KeywordTokenizer::index_term(statement.integer(1), term)});
+    tokenizer.for_each_term(row.text(2), [&](std::string_view term) {
+      probes.push_back({row.integer(0), KeywordTokenizer::index_term(row.integer(1), term)});
       return probes.size() - before < kMaxProbedTerms;
     });
-  }
+  }));
+  return probes;
 }
 
 Result<std::uint64_t> remove(Connection& connection, std::string_view sql) {
@@ -100,22 +98,12 @@ Status collect(Connection& connection, bool keep_turns, bool whole_scopes, Erase
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement keys, connection.prepare("SELECT DISTINCT r.key FROM temp.doomed_records d"
                                          " JOIN records r ON r.pk = d.pk WHERE r.retired = 0"));
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, keys.step());
-    if (!more) {
-      break;
-    }
-    outcome.records.push_back(RecordKey{keys.hash(0)});
-  }
+  INFERSCALE_RETURN_IF_ERROR(keys.for_each(
+      [&](const Statement& row) { outcome.records.push_back(RecordKey{row.hash(0)}); }));
   INFERSCALE_ASSIGN_OR_RETURN(Statement dependants, connection.prepare(kDependants));
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, dependants.step());
-    if (!more) {
-      return Status();
-    }
-    outcome.dependants.push_back(
-        {dependants.text(0), static_cast<std::uint32_t>(dependants.integer(1))});
-  }
+  return dependants.for_each([&](const Statement& row) {
+    outcome.dependants.push_back({row.text(0), static_cast<std::uint32_t>(row.integer(1))});
+  });
 }
 
 Status remove_records(Connection& connection) {
@@ -126,6 +114,12 @@ Status remove_records(Connection& connection) {
         "DELETE FROM records WHERE pk IN (SELECT pk FROM temp.doomed_records)"}) {
     INFERSCALE_RETURN_IF_ERROR(connection.run(sql));
   }
+  // Retired records are kept for those that were encoded behind them: some of these went just now.
+  do {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(
+        "DELETE FROM records WHERE retired = 1"
+        " AND NOT EXISTS (SELECT 1 FROM record_records e WHERE e.seen = records.pk)"));
+  } while (connection.changes() > 0);
   return Status();
 }
 
@@ -160,13 +154,16 @@ Status remove_rows(Connection& connection, EraseOutcome& outcome) {
   return Status();
 }
 
-/// Names of scopes, owners and embedders go with the last thing that they named.
+/// The names of scopes and owners go with the last thing that they named.
 Status remove_empty_names(Connection& connection) {
   for (const std::string_view sql :
-       {"DELETE FROM scopes WHERE pk IN (SELECT pk FROM temp.doomed_scopes)"
+       {"INSERT OR IGNORE INTO temp.doomed_owners SELECT s.owner FROM temp.doomed_scopes d"
+        " JOIN scopes s ON s.pk = d.pk",
+        "DELETE FROM scopes WHERE pk IN (SELECT pk FROM temp.doomed_scopes)"
         " AND NOT EXISTS (SELECT 1 FROM facts f WHERE f.scope = scopes.pk)"
         " AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.scope = scopes.pk)",
-        "DELETE FROM owners WHERE NOT EXISTS (SELECT 1 FROM scopes s WHERE s.owner = owners.pk)"}) {
+        "DELETE FROM owners WHERE pk IN (SELECT pk FROM temp.doomed_owners)"
+        " AND NOT EXISTS (SELECT 1 FROM scopes s WHERE s.owner = owners.pk)"}) {
     INFERSCALE_RETURN_IF_ERROR(connection.run(sql));
   }
   return Status();

@@ -35,13 +35,9 @@ Result<FactRow> read_row(Connection& connection, const Statement& row) {
       Statement sources,
       connection.prepare("SELECT turn_id FROM fact_sources WHERE fact = ?1 ORDER BY position"));
   sources.with(result.pk);
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, sources.step());
-    if (!more) {
-      return result;
-    }
-    fact.source_turns.push_back(sources.text(0));
-  }
+  INFERSCALE_RETURN_IF_ERROR(
+      sources.for_each([&](const Statement& s) { fact.source_turns.push_back(s.text(0)); }));
+  return result;
 }
 
 template <typename Key>

@@ -27,13 +27,8 @@ Result<std::vector<std::int64_t>> select_facts(Connection& connection,
   for (const ScopeRow& scope : scopes) {
     statement.with(scope.pk, after);
     condition.bind(statement, 3);
-    while (true) {
-      INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-      if (!more) {
-        break;
-      }
-      pks.push_back(statement.integer(0));
-    }
+    INFERSCALE_RETURN_IF_ERROR(
+        statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
   }
   std::sort(pks.begin(), pks.end());
   if (limit >= 0 && pks.size() > static_cast<std::size_t>(limit)) {
@@ -156,16 +151,11 @@ Result<std::vector<FactVersion>> SqliteCatalog::history(const Scope& request, st
                          " valid_to FROM fact_history WHERE fact = ?1 ORDER BY version"));
   statement.with(row.pk);
   std::vector<FactVersion> versions;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      break;
-    }
-    versions.push_back({static_cast<std::uint32_t>(statement.integer(0)), "", statement.text(1),
-                        statement.text(2), statement.optional_integer(3),
-                        static_cast<int>(statement.integer(4)), statement.integer(5),
-                        statement.integer(6)});
-  }
+  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& old) {
+    versions.push_back({static_cast<std::uint32_t>(old.integer(0)), "", old.text(1), old.text(2),
+                        old.optional_integer(3), static_cast<int>(old.integer(4)), old.integer(5),
+                        old.integer(6)});
+  }));
   const Fact& live = row.fact;
   versions.push_back({live.version, "", live.text, live.metadata, live.event_time,
                       live.event_offset_minutes, live.ingest_time, std::nullopt});
@@ -209,13 +199,8 @@ Result<std::vector<Fact>> SqliteCatalog::facts_before(const Scope& exact, std::i
                                                 " ORDER BY pk DESC LIMIT ?3"));
     statement.with(scope->pk, before,
                    static_cast<std::int64_t>(std::min<std::size_t>(n, INT32_MAX)));
-    while (true) {
-      INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-      if (!more) {
-        break;
-      }
-      pks.push_back(statement.integer(0));
-    }
+    INFERSCALE_RETURN_IF_ERROR(
+        statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
   }
   std::reverse(pks.begin(), pks.end());
   return load_facts(connection, pks);

@@ -124,23 +124,41 @@ Result<std::optional<OldRecord>> find_old(Connection& connection, const RecordEn
   return std::optional<OldRecord>({statement.integer(0), RecordKey{statement.hash(1)}});
 }
 
-/// Takes an entry out of use before its successor is inserted. Where others were encoded behind its
-/// KV the row stays, retired, and they become stale.
-Status retire(Connection& connection, std::int64_t record) {
-  INFERSCALE_RETURN_IF_ERROR(
-      connection.run("UPDATE records SET stale = 1 WHERE pk IN (SELECT record FROM record_records "
-                     "WHERE seen = ?1)",
-                     record));
-  return connection.run("UPDATE records SET retired = 1 WHERE pk = ?1", record);
+/// Others that were encoded behind the KV of a replaced record are stale, unless its successor has
+/// the same key: then it is the same KV.
+Status update_viewers(Connection& connection, const OldRecord& old, const RecordEntry& entry,
+                      std::int64_t record) {
+  if (old.key == entry.key) {
+    return connection.run("UPDATE OR IGNORE record_records SET seen = ?2 WHERE seen = ?1", old.pk,
+                          record);
+  }
+  return connection.run(
+      "UPDATE records SET stale = 1 WHERE pk IN (SELECT record FROM record_records WHERE seen = "
+      "?1)",
+      old.pk);
 }
 
-/// Retired records that nothing was encoded behind (any more) serve no purpose.
-Status drop_unseen_retired(Connection& connection) {
-  do {
-    INFERSCALE_RETURN_IF_ERROR(connection.run(
-        "DELETE FROM records WHERE retired = 1"
-        " AND NOT EXISTS (SELECT 1 FROM record_records e WHERE e.seen = records.pk)"));
-  } while (connection.changes() > 0);
+/// A retired record that nothing was encoded behind serves no purpose; nor, then, may those that it
+/// was encoded behind itself.
+Status drop_unseen(Connection& connection, std::int64_t record) {
+  std::vector<std::int64_t> pending = {record};
+  while (!pending.empty()) {
+    const std::int64_t pk = pending.back();
+    pending.pop_back();
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::int64_t needed,
+        connection.integer("SELECT retired = 0 OR EXISTS (SELECT 1 FROM record_records"
+                           " WHERE seen = ?1) FROM records WHERE pk = ?1",
+                           pk));
+    if (needed != 0) {
+      continue;
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(
+        Statement seen, connection.prepare("SELECT seen FROM record_records WHERE record = ?1"));
+    INFERSCALE_RETURN_IF_ERROR(
+        seen.with(pk).for_each([&](const Statement& row) { pending.push_back(row.integer(0)); }));
+    INFERSCALE_RETURN_IF_ERROR(connection.run("DELETE FROM records WHERE pk = ?1", pk));
+  }
   return Status();
 }
 
@@ -186,20 +204,22 @@ Result<std::optional<RecordKey>> SqliteCatalog::commit_record(const RecordEntry&
   INFERSCALE_ASSIGN_OR_RETURN(const Resolved resolved, resolve(connection, entry));
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<OldRecord> old,
                               find_old(connection, entry, resolved));
-  const bool same_key = old && old->key == entry.key;
-  if (old) {
-    INFERSCALE_RETURN_IF_ERROR(retire(connection, old->pk));
+  if (old) {  // before its successor: only one entry of a fact is current
+    INFERSCALE_RETURN_IF_ERROR(
+        connection.run("UPDATE records SET retired = 1 WHERE pk = ?1", old->pk));
   }
-  INFERSCALE_RETURN_IF_ERROR(insert_record(connection, entry, resolved).status());
-  INFERSCALE_RETURN_IF_ERROR(drop_unseen_retired(connection));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::int64_t record,
+                              insert_record(connection, entry, resolved));
   std::optional<RecordKey> replaced;
-  if (old && !same_key) {
+  if (old) {
+    INFERSCALE_RETURN_IF_ERROR(update_viewers(connection, *old, entry, record));
+    INFERSCALE_RETURN_IF_ERROR(drop_unseen(connection, old->pk));
     // Two facts may share a record (same text behind the same context): then it stays in use.
     INFERSCALE_ASSIGN_OR_RETURN(
-        const std::int64_t others,
+        const std::int64_t users,
         connection.integer("SELECT count(*) FROM records WHERE key = ?1 AND retired = 0",
                            old->key.value));
-    replaced = others == 0 ? std::optional<RecordKey>(old->key) : std::nullopt;
+    replaced = users == 0 ? std::optional<RecordKey>(old->key) : std::nullopt;
   }
   INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
   return replaced;

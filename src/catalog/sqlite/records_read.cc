@@ -24,13 +24,9 @@ constexpr std::string_view kOutdated =
 
 Result<std::vector<std::int64_t>> read_pks(Statement& statement) {
   std::vector<std::int64_t> pks;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      return pks;
-    }
-    pks.push_back(statement.integer(0));
-  }
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
+  return pks;
 }
 
 Result<RecordEntry> load_record(Connection& connection, std::int64_t pk) {
@@ -48,26 +44,21 @@ Result<RecordEntry> load_record(Connection& connection, std::int64_t pk) {
       Statement facts,
       connection.prepare("SELECT f.id, d.version FROM record_facts d JOIN facts f ON f.pk = d.fact"
                          " WHERE d.record = ?1 ORDER BY d.fact, d.version"));
-  facts.with(pk);
-  for (auto more = facts.step(); more.ok() && *more; more = facts.step()) {
-    entry.attended_facts.push_back({facts.text(0), static_cast<std::uint32_t>(facts.integer(1))});
-  }
+  INFERSCALE_RETURN_IF_ERROR(facts.with(pk).for_each([&](const Statement& s) {
+    entry.attended_facts.push_back({s.text(0), static_cast<std::uint32_t>(s.integer(1))});
+  }));
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement turns,
       connection.prepare("SELECT t.id FROM record_turns d JOIN turns t ON t.pk = d.turn"
                          " WHERE d.record = ?1 ORDER BY d.turn"));
-  turns.with(pk);
-  for (auto more = turns.step(); more.ok() && *more; more = turns.step()) {
-    entry.attended_turns.push_back(turns.text(0));
-  }
+  INFERSCALE_RETURN_IF_ERROR(turns.with(pk).for_each(
+      [&](const Statement& s) { entry.attended_turns.push_back(s.text(0)); }));
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement seen,
       connection.prepare("SELECT s.key FROM record_records d JOIN records s ON s.pk = d.seen"
                          " WHERE d.record = ?1 ORDER BY d.seen"));
-  seen.with(pk);
-  for (auto more = seen.step(); more.ok() && *more; more = seen.step()) {
-    entry.attended_records.push_back(RecordKey{seen.hash(0)});
-  }
+  INFERSCALE_RETURN_IF_ERROR(seen.with(pk).for_each(
+      [&](const Statement& s) { entry.attended_records.push_back(RecordKey{s.hash(0)}); }));
   return entry;
 }
 
@@ -144,13 +135,9 @@ Result<std::vector<RecordKey>> SqliteCatalog::all_record_keys() {
       Statement statement,
       reader.connection().prepare("SELECT DISTINCT key FROM records WHERE retired = 0"));
   std::vector<RecordKey> keys;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      return keys;
-    }
-    keys.push_back(RecordKey{statement.hash(0)});
-  }
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.for_each([&](const Statement& row) { keys.push_back(RecordKey{row.hash(0)}); }));
+  return keys;
 }
 
 Result<std::vector<RecordEntry>> SqliteCatalog::dependants_of(std::string_view fact_id) {

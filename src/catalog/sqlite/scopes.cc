@@ -1,7 +1,5 @@
 #include "catalog/sqlite/scopes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace inferscale::sqlite {
@@ -14,14 +12,11 @@ Result<std::vector<ScopeRow>> scopes_of_owner(Connection& connection, const Scop
                          "JOIN owners o ON o.pk = s.owner WHERE o.tenant = ?1 AND o.user = ?2"));
   statement.with(std::string_view(owner.tenant), std::string_view(owner.user));
   std::vector<ScopeRow> rows;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      return rows;
-    }
-    rows.push_back({statement.integer(0), statement.integer(1),
-                    Scope{owner.tenant, owner.user, statement.text(2), statement.text(3)}});
-  }
+  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& row) {
+    rows.push_back({row.integer(0), row.integer(1),
+                    Scope{owner.tenant, owner.user, row.text(2), row.text(3)}});
+  }));
+  return rows;
 }
 
 template <typename Rule>
@@ -84,14 +79,6 @@ Result<ScopeRow> ensure_scope(Connection& connection, const Scope& scope) {
       "INSERT INTO scopes(owner, agent, run, hash) VALUES(?1, ?2, ?3, ?4)", owner,
       std::string_view(scope.agent), std::string_view(scope.run), scope_hash(scope)));
   return ScopeRow{connection.last_insert_rowid(), owner, scope};
-}
-
-std::string key_list(const std::vector<ScopeRow>& scopes) {
-  std::string list = "[";
-  for (const ScopeRow& scope : scopes) {
-    list += fmt::format("{}{}", list.size() > 1 ? "," : "", scope.pk);
-  }
-  return list + "]";
 }
 
 }  // namespace inferscale::sqlite

@@ -32,7 +32,4 @@ struct ScopeRow {
 /// Exactly this scope, created when missing.
 [[nodiscard]] Result<ScopeRow> ensure_scope(Connection& connection, const Scope& scope);
 
-/// A JSON list of the keys, for `IN (SELECT value FROM json_each(?))`.
-[[nodiscard]] std::string key_list(const std::vector<ScopeRow>& scopes);
-
 }  // namespace inferscale::sqlite

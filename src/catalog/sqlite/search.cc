@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "catalog/sqlite/sqlite_catalog_impl.h"
@@ -38,21 +37,28 @@ Result<std::vector<Posting>> read_postings(Connection& connection, const std::st
       Statement statement, connection.prepare("SELECT doc FROM keyword_instances WHERE term = ?1"));
   statement.with(std::string_view(index_term));
   std::vector<Posting> postings;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      return postings;
-    }
-    const std::int64_t fact = statement.integer(0);
+  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& row) {
+    const std::int64_t fact = row.integer(0);
     if (!postings.empty() && postings.back().fact == fact) {
       ++postings.back().count;
     } else {
       postings.push_back({fact, 1});
     }
-  }
+  }));
+  return postings;
 }
 
-/// The terms of one owner's facts, with what BM25 needs to weigh them.
+/// A hit with what breaks ties: the fact that was told first comes first.
+struct Ranked {
+  std::int64_t fact = 0;
+  KeywordHit hit;
+  friend bool operator<(const Ranked& a, const Ranked& b) {
+    return a.hit.score != b.hit.score ? a.hit.score > b.hit.score : a.fact < b.fact;
+  }
+};
+
+/// The terms of one owner's facts, with what BM25 needs to weigh them. Statistics are the owner's
+/// own: what others store changes neither a score nor an order.
 class OwnerSearch {
  public:
   OwnerSearch(Connection& connection, std::int64_t owner)
@@ -63,9 +69,8 @@ class OwnerSearch {
         Statement statement,
         connection_.prepare("SELECT live_facts, live_terms FROM owners WHERE pk = ?1"));
     INFERSCALE_RETURN_IF_ERROR(statement.with(owner_).step().status());
-    const auto facts = static_cast<double>(statement.integer(0));
-    average_length_ =
-        std::max(1.0, static_cast<double>(statement.integer(1)) / std::max(1.0, facts));
+    const double facts = std::max(1.0, static_cast<double>(statement.integer(0)));
+    average_length_ = std::max(1.0, static_cast<double>(statement.integer(1)) / facts);
     for (const std::string& term : terms) {
       INFERSCALE_ASSIGN_OR_RETURN(
           const std::vector<Posting> postings,
@@ -73,78 +78,83 @@ class OwnerSearch {
       const auto n = static_cast<double>(postings.size());
       const double idf = std::log(1 + (facts - n + 0.5) / (n + 0.5));
       for (const Posting& posting : postings) {
-        matches_[posting.fact].push_back({idf, static_cast<double>(posting.count)});
+        matches_.push_back({posting.fact, idf, static_cast<double>(posting.count)});
       }
     }
+    std::stable_sort(matches_.begin(), matches_.end(),
+                     [](const Match& a, const Match& b) { return a.fact < b.fact; });
     return Status();
   }
 
-  /// Adds the best `limit` facts of the scopes that `readable` holds to `hits`.
+  /// Adds the best `limit` facts of the scopes that `readable` holds to `ranked`.
   Status rank(const std::unordered_set<std::int64_t>& readable, std::size_t limit,
-              std::vector<KeywordHit>& hits) {
-    std::vector<Candidate> candidates;
-    candidates.reserve(matches_.size());
-    for (const auto& [fact, terms] : matches_) {
-      candidates.push_back({fact, score(terms, 0)});
-    }
-    // A fact scores at most what it would score if it were very short. Lengths are read in that
-    // order, and no further than a fact that cannot get among the best.
-    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-      return a.score != b.score ? a.score > b.score : a.fact < b.fact;
-    });
+              std::vector<Ranked>& ranked) const {
+    const std::vector<Candidate> candidates = make_candidates();
     INFERSCALE_ASSIGN_OR_RETURN(
         Statement statement,
         connection_.prepare("SELECT scope, n_terms, id FROM facts WHERE pk = ?1"));
-    const std::size_t first = hits.size();
+    std::vector<Ranked> best;
     for (const Candidate& candidate : candidates) {
-      if (hits.size() - first == limit && hits.back().score >= candidate.score) {
+      if (best.size() == limit && best.back().hit.score > candidate.bound) {
         break;
       }
-      INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(candidate.fact).step());
+      INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(candidate.fact()).step());
       if (!found || !readable.contains(statement.integer(0))) {
         continue;
       }
       const auto length = static_cast<double>(statement.integer(1));
-      insert(hits, first, limit, {statement.text(2), score(matches_[candidate.fact], length)});
+      Ranked next{candidate.fact(), {statement.text(2), score(candidate.matches, length)}};
+      best.insert(std::upper_bound(best.begin(), best.end(), next), std::move(next));
+      if (best.size() > limit) {
+        best.pop_back();
+      }
     }
+    ranked.insert(ranked.end(), best.begin(), best.end());
     return Status();
   }
 
  private:
   struct Match {
+    std::int64_t fact;
     double idf;
     double count;
   };
+  /// A fact scores at most `bound`, what it would score if it were very short.
   struct Candidate {
-    std::int64_t fact;
-    double score;
+    double bound;
+    std::span<const Match> matches;
+    [[nodiscard]] std::int64_t fact() const { return matches.front().fact; }
   };
 
-  [[nodiscard]] double score(const std::vector<Match>& terms, double length) const {
-    double sum = 0;
-    for (const Match& term : terms) {
-      const double norm = kK1 * (1 - kB + kB * length / average_length_);
-      sum += term.idf * term.count * (kK1 + 1) / (term.count + norm);
+  /// Best bound first: then lengths need to be read only as far as bounds can still win.
+  [[nodiscard]] std::vector<Candidate> make_candidates() const {
+    std::vector<Candidate> candidates;
+    const std::span<const Match> all(matches_);
+    for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+      while (end < all.size() && all[end].fact == all[begin].fact) {
+        ++end;
+      }
+      const std::span<const Match> matches = all.subspan(begin, end - begin);
+      candidates.push_back({score(matches, 0), matches});
     }
-    return sum;
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.bound > b.bound; });
+    return candidates;
   }
 
-  /// Keeps hits[first..] sorted, best first, at most `limit` long. Equal scores: first come first.
-  static void insert(std::vector<KeywordHit>& hits, std::size_t first, std::size_t limit,
-                     KeywordHit hit) {
-    const auto place = std::upper_bound(
-        hits.begin() + static_cast<std::ptrdiff_t>(first), hits.end(), hit,
-        [](const KeywordHit& a, const KeywordHit& b) { return a.score > b.score; });
-    hits.insert(place, std::move(hit));
-    if (hits.size() - first > limit) {
-      hits.pop_back();
+  [[nodiscard]] double score(std::span<const Match> matches, double length) const {
+    const double norm = kK1 * (1 - kB + kB * length / average_length_);
+    double sum = 0;
+    for (const Match& match : matches) {
+      sum += match.idf * match.count * (kK1 + 1) / (match.count + norm);
     }
+    return sum;
   }
 
   Connection& connection_;
   std::int64_t owner_;
   double average_length_ = 1;
-  std::unordered_map<std::int64_t, std::vector<Match>> matches_;
+  std::vector<Match> matches_;  // by fact
 };
 
 }  // namespace
@@ -152,12 +162,11 @@ class OwnerSearch {
 Result<std::vector<KeywordHit>> SqliteCatalog::keyword_search(const Scope& request,
                                                               std::string_view query,
                                                               std::size_t limit) {
-  std::vector<KeywordHit> hits;
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   Connection& connection = reader.connection();
   const std::vector<std::string> terms = query_terms(reader.tokenizer(), query);
   if (terms.empty() || limit == 0) {
-    return hits;
+    return std::vector<KeywordHit>();
   }
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<ScopeRow> scopes,
                               readable_scopes(connection, request));
@@ -167,15 +176,17 @@ Result<std::vector<KeywordHit>> SqliteCatalog::keyword_search(const Scope& reque
     readable.insert(scope.pk);
     owners.insert(scope.owner);
   }
+  std::vector<Ranked> ranked;
   for (const std::int64_t owner : owners) {
     OwnerSearch search(connection, owner);
     INFERSCALE_RETURN_IF_ERROR(search.read(terms));
-    INFERSCALE_RETURN_IF_ERROR(search.rank(readable, limit, hits));
+    INFERSCALE_RETURN_IF_ERROR(search.rank(readable, limit, ranked));
   }
-  std::stable_sort(hits.begin(), hits.end(),
-                   [](const KeywordHit& a, const KeywordHit& b) { return a.score > b.score; });
-  if (hits.size() > limit) {
-    hits.resize(limit);
+  std::sort(ranked.begin(), ranked.end());
+  ranked.resize(std::min(ranked.size(), limit));
+  std::vector<KeywordHit> hits;
+  for (Ranked& row : ranked) {
+    hits.push_back(std::move(row.hit));
   }
   return hits;
 }

@@ -115,13 +115,8 @@ Result<std::vector<Fact>> SqliteCatalog::facts_without_vectors(std::string_view 
   statement.with(embedder ? embedder->pk : std::int64_t{0},
                  static_cast<std::int64_t>(std::min<std::size_t>(limit, INT32_MAX)));
   std::vector<std::int64_t> pks;
-  while (true) {
-    INFERSCALE_ASSIGN_OR_RETURN(const bool more, statement.step());
-    if (!more) {
-      break;
-    }
-    pks.push_back(statement.integer(0));
-  }
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
   return load_facts(connection, pks);
 }
 
