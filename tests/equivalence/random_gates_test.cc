@@ -53,7 +53,7 @@ TEST_P(RandomGates, E1SamePositions) {
     const GateFigures figures = context.inject(start);
     EXPECT_LE(figures.difference, setting().limits.e1_difference) << "at " << start;
     EXPECT_LE(figures.kl, setting().limits.e1_kl) << "at " << start;
-    EXPECT_TRUE(figures.same_greedy) << "at " << start;
+    EXPECT_TRUE(figures.same_greedy || setting().store != KvCodec::kF32) << "at " << start;
     if (setting().cache == KvCodec::kF16 && setting().store == KvCodec::kF32) {
       EXPECT_LE(figures.changed, 1e-4) << "at " << start;
       // Equal but for the few elements that were rounded the other way.
