@@ -216,11 +216,11 @@ std::vector<Result<TextVectors>> LlamaEmbedder::embed(std::span<const std::strin
 
 // Refuses what would load but not embed, before anything is loaded.
 Status check_model(const GgufFile& file) {
-  INFERSCALE_ASSIGN_OR_RETURN(const auto architecture, file.text("general.architecture"));
-  if (architecture != "bert") {
+  INFERSCALE_ASSIGN_OR_RETURN(const auto stated, file.text("general.architecture"));
+  if (const std::string architecture = stated.value_or("(none)"); architecture != "bert") {
     return unsupported(
         fmt::format("{} is of architecture {}, not an embedding model that is supported (bert)",
-                    file.path().string(), architecture.value_or("(none)")));
+                    file.path().string(), architecture));
   }
   INFERSCALE_ASSIGN_OR_RETURN(const auto pooling, file.u32("bert.pooling_type"));
   if (pooling != static_cast<std::uint32_t>(LLAMA_POOLING_TYPE_MEAN)) {

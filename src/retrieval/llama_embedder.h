@@ -11,7 +11,7 @@ struct LlamaEmbedderOptions {
   std::filesystem::path model;  ///< a BERT GGUF with mean pooling (all-MiniLM-L6-v2)
   int threads = 0;              ///< 0: half of the cores
   /// Of file hashes; empty: the model is hashed at every start.
-  std::filesystem::path cache_directory;
+  std::filesystem::path cache_directory = {};
 };
 
 /// Texts of up to kMaxFactBytes; one over 256 tokens (the window the model was trained on) becomes

@@ -19,7 +19,7 @@ struct RetrievalRequest {
   std::string query;   ///< any valid UTF-8 of 1 byte to kMaxQueryBytes with something else than
                        ///< white space in it
   std::size_t k = 10;  ///< 1 to kMaxRetrieved
-  Filter filter;
+  Filter filter = {};
   RetrievalMode mode = RetrievalMode::kFused;
 };
 inline constexpr std::size_t kMaxQueryBytes = 1U << 20;
@@ -44,7 +44,7 @@ struct RetrievalResult {
 struct RetrieverOptions {
   std::size_t index_bytes = std::size_t{512}
                             << 20;  ///< vectors held in memory, over all scopes (1.6 KB a fact)
-  FusionWeights weights;
+  FusionWeights weights = {};
 };
 
 /// Finds facts by meaning and by keywords: exact vector scan per scope, BM25, reciprocal rank
