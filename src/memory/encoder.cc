@@ -74,6 +74,10 @@ std::vector<Fact> Encoder::take_wanted() {
 Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkControl& control) {
   const Stopwatch watch;
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
+  if (!parts->engine->info().injection) {
+    return unavailable("injection is off, so nothing is encoded: " +
+                       parts->engine->info().injection_off_reason);
+  }
   Job job{*parts,
           make_encode_context(core_.context(), core_.catalog(), *parts->prompt,
                               parts->engine->tokenizer()),
@@ -215,8 +219,10 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
         keep_header(core_, job.parts, std::move(result.branches.front().records.at(1))));
   }
   for (std::size_t i = 0; i < encoded.size(); ++i) {
-    const Status status =
-        commit(job, group, *encoded[i], std::move(result.branches[i].records.at(0)));
+    std::shared_ptr<const Record> record = std::move(result.branches[i].records.at(0));
+    const Status status = record == nullptr
+                              ? unavailable("the engine could not read the KV back from its cache")
+                              : commit(job, group, *encoded[i], std::move(record));
     if (status.ok()) {
       ++job.reply.encoded;
     } else {

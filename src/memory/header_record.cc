@@ -19,8 +19,11 @@ HeaderSegment lease_header(ServiceCore& core, const EngineParts& parts) {
   request.token_ids = header.segment.tokens;
   request.context_id = header.meta.context_id;
   std::vector<Lease> leases = core.store().acquire(std::array{request});
-  header.segment.lease = std::move(leases.front());
-  header.cold = !header.segment.lease.ready();
+  // An engine that cannot inject cannot capture either: there is nothing to warm.
+  header.cold = !leases.front().ready() && parts.engine->info().injection;
+  if (leases.front().ready()) {
+    header.segment.lease = std::move(leases.front());
+  }
   return header;
 }
 
@@ -41,6 +44,9 @@ Status warm_header(ServiceCore& core, const EngineParts& parts) {
 
 Status keep_header(ServiceCore& core, const EngineParts& parts,
                    std::shared_ptr<const Record> record) {
+  if (record == nullptr) {
+    return {};  // the engine could not capture, which its fallbacks say: the header stays cold
+  }
   RecordEntry entry;
   entry.model_fingerprint = parts.fingerprint();
   entry.context = context_kind_name(ContextKind::kPrefix);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 
@@ -15,6 +16,11 @@ constexpr std::size_t kMaxQuestionBytes = 1U << 20;
 // Placeholders that no template contains and no template trims away.
 constexpr std::array<std::string_view, 4> kMarks = {"@@ifs-system@@", "@@ifs-first@@",
                                                     "@@ifs-reply@@", "@@ifs-second@@"};
+
+bool starts_with(const std::vector<TokenId>& tokens, const std::vector<TokenId>& prefix) {
+  return !prefix.empty() && tokens.size() >= prefix.size() &&
+         std::equal(prefix.begin(), prefix.end(), tokens.begin());
+}
 
 // The literal text of the template before, between and after the marks.
 Result<std::vector<std::string>> split_template(const ChatFormat& format) {
@@ -51,6 +57,39 @@ Status append_tokens(const Tokenizer& tokenizer, std::string_view text, bool par
   return {};
 }
 
+// The sample on which `segments_join` is decided: a fact that begins with a digit, one that begins
+// with a letter, a question, within the whole prompt as a client would send it.
+struct JoinSample {
+  std::vector<std::string> fact_lines = {"8 May 2023: Ana moved to Graz.\n",
+                                         "Her cat is called \"Momo\".\n"};
+  std::string question = "Where does Ana live?";
+};
+
+Result<bool> sample_joins(const Tokenizer& tokenizer, const ChatFormat& format,
+                          const PromptOptions& options, const PromptBuilder& builder) {
+  const JoinSample sample;
+  std::vector<TokenId> apart = builder.header();
+  std::string user = single_line(options.preamble) + "\n";
+  for (const std::string& line : sample.fact_lines) {
+    INFERSCALE_RETURN_IF_ERROR(append_tokens(tokenizer, line, false, apart));
+    user += line;
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<TokenId> tail, builder.tail(sample.question));
+  apart.insert(apart.end(), tail.begin(), tail.end());
+  user += options.question_label + sample.question;
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const std::string whole,
+      format.render({{"system", single_line(options.system_prompt)}, {"user", user}}, true));
+  std::vector<TokenId> at_once = tokenizer.prompt_prefix();
+  std::vector<TokenId> text;
+  INFERSCALE_RETURN_IF_ERROR(append_tokens(tokenizer, whole, true, text));
+  if (starts_with(text, at_once)) {
+    at_once.clear();
+  }
+  at_once.insert(at_once.end(), text.begin(), text.end());
+  return at_once == apart;
+}
+
 std::string date_text(TimestampUs time, int offset_minutes) {
   static constexpr std::array<const char*, 12> kMonths = {
       "January", "February", "March",     "April",   "May",      "June",
@@ -84,9 +123,7 @@ Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer, const Ch
   std::vector<TokenId> opening;
   INFERSCALE_RETURN_IF_ERROR(append_tokens(tokenizer, pieces[0], true, opening));
   // Some templates write BOS themselves: one is enough.
-  const bool repeats_prefix = !header.empty() && opening.size() >= header.size() &&
-                              std::equal(header.begin(), header.end(), opening.begin());
-  if (repeats_prefix) {
+  if (starts_with(opening, header)) {
     header.clear();
   }
   header.insert(header.end(), opening.begin(), opening.end());
@@ -104,6 +141,8 @@ Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer, const Ch
     return unsupported(
         "the model's chat template does not open a reply; use an instruction-tuned model");
   }
+  INFERSCALE_ASSIGN_OR_RETURN(builder.segments_join_,
+                              sample_joins(tokenizer, format, options, builder));
   return builder;
 }
 

@@ -51,6 +51,11 @@ class PromptBuilder {
   /// kInvalidArgument (empty, not UTF-8, over 1 MiB).
   [[nodiscard]] Result<std::vector<TokenId>> tail(std::string_view question) const;
 
+  /// Whether segments tokenised apart are the tokens of the whole prompt tokenised at once, found
+  /// out on a sample. False for tokenizers that mark the start of a text (SentencePiece): such
+  /// prompts must be passed on as token ids, as the embedded engine always does.
+  [[nodiscard]] bool segments_join() const { return segments_join_; }
+
   /// The text of a fact line, for people and tests.
   [[nodiscard]] static std::string fact_line_text(std::string_view text,
                                                   std::optional<TimestampUs> event_time,
@@ -63,6 +68,7 @@ class PromptBuilder {
   std::vector<TokenId> header_;
   std::vector<TokenId> link_;
   std::vector<TokenId> tail_end_;
+  bool segments_join_ = false;
 };
 
 }  // namespace inferscale
