@@ -14,7 +14,8 @@ using TimestampUs = std::int64_t;
 
 [[nodiscard]] TimestampUs now_us();
 
-/// "2025-02-03T09:30:00+01:00" with `offset_minutes` 60; "...Z" with 0. Fractions appear only when not zero.
+/// "2025-02-03T09:30:00+01:00" with `offset_minutes` 60; "...Z" with 0. Fractions appear only when
+/// not zero.
 [[nodiscard]] std::string format_rfc3339(TimestampUs time, int offset_minutes = 0);
 
 struct ParsedTime {
@@ -31,7 +32,8 @@ class Stopwatch {
   Stopwatch() : start_(std::chrono::steady_clock::now()) {}
   void restart() { start_ = std::chrono::steady_clock::now(); }
   [[nodiscard]] double elapsed_ms() const {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
+        .count();
   }
 
  private:

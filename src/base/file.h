@@ -11,16 +11,18 @@
 
 namespace inferscale {
 
-/// Whole file. Errors: kNotFound, kUnavailable (I/O), kResourceExhausted when larger than `max_bytes`.
+/// Whole file. Errors: kNotFound, kUnavailable (I/O), kResourceExhausted when larger than
+/// `max_bytes`.
 [[nodiscard]] Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
                                                        std::uint64_t max_bytes);
 
-/// Writes a temporary file beside `path` (mode 0600), optionally syncs it, and renames it over `path`, so that readers
-/// see the old or the new content. Errors: kResourceExhausted (no space), kUnavailable (read-only, I/O); the message
-/// names the path. On error no temporary file stays behind.
+/// Writes a temporary file beside `path` (mode 0600), optionally syncs it, and renames it over
+/// `path`, so that readers see the old or the new content. Errors: kResourceExhausted (no space),
+/// kUnavailable (read-only, I/O); the message names the path. On error no temporary file stays
+/// behind.
 enum class Durability { kNone, kSync };
-[[nodiscard]] Status write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> data,
-                                       Durability durability);
+[[nodiscard]] Status write_file_atomic(const std::filesystem::path& path,
+                                       std::span<const std::byte> data, Durability durability);
 
 /// Overwrites a file with zeros, syncs it and removes it. kOk when it does not exist.
 [[nodiscard]] Status wipe_file(const std::filesystem::path& path);
@@ -31,7 +33,8 @@ enum class Durability { kNone, kSync };
 /// From the operating system's generator. Errors: kInternal.
 [[nodiscard]] Result<std::vector<std::byte>> random_bytes(std::size_t count);
 
-/// An exclusive advisory lock on a file, released by the kernel when the process ends, however it ends. Movable.
+/// An exclusive advisory lock on a file, released by the kernel when the process ends, however it
+/// ends. Movable.
 class FileLock {
  public:
   /// Errors: kConflict when another process (or another FileLock) holds it; kUnavailable.

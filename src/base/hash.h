@@ -12,14 +12,16 @@
 
 namespace inferscale {
 
-/// XXH3-128 in its canonical (big-endian) byte order. Against corruption only, never against an adversary.
+/// XXH3-128 in its canonical (big-endian) byte order. Against corruption only, never against an
+/// adversary.
 [[nodiscard]] Hash128 xxh3_128(std::span<const std::byte> data);
 
 /// First 16 bytes of SHA-256.
 [[nodiscard]] Hash128 sha256_128(std::span<const std::byte> data);
 
 /// First 16 bytes of HMAC-SHA-256.
-[[nodiscard]] Hash128 hmac_sha256_128(std::span<const std::byte> key, std::span<const std::byte> message);
+[[nodiscard]] Hash128 hmac_sha256_128(std::span<const std::byte> key,
+                                      std::span<const std::byte> message);
 
 /// SHA-256 of data that arrives in pieces. One thread at a time.
 class Sha256Stream {
@@ -36,7 +38,8 @@ class Sha256Stream {
   void* context_;  // EVP_MD_CTX, kept out of the header
 };
 
-/// Builds unambiguous messages for hashing: integers little endian, byte strings length-prefixed (u64).
+/// Builds unambiguous messages for hashing: integers little endian, byte strings length-prefixed
+/// (u64).
 class HashMessage {
  public:
   HashMessage& add_u32(std::uint32_t value);
