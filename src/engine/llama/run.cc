@@ -18,28 +18,37 @@ constexpr const char* kInjectionOff = "injection_off";
 
 std::int32_t as_position(std::size_t index) { return static_cast<std::int32_t>(index); }
 
+/// Lets a request's flag end decoding, for as long as the request lives.
+class CancelScope {
+ public:
+  CancelScope(LlamaSequences& sequences, const std::atomic<bool>* cancelled)
+      : sequences_(sequences) {
+    sequences_.set_cancel_flag(cancelled);
+  }
+  ~CancelScope() { sequences_.set_cancel_flag(nullptr); }
+  CancelScope(const CancelScope&) = delete;
+  CancelScope& operator=(const CancelScope&) = delete;
+
+ private:
+  LlamaSequences& sequences_;
+};
+
 /// Adds the time since `watch` started to `total`.
 void add_time(double& total, const Stopwatch& watch) { total += watch.elapsed_ms(); }
 
 }  // namespace
 
 Result<RunResult> LlamaRun::execute() {
-  Status status = check_request(request_, core_.info);
-  if (!status.ok()) {
-    return status;
-  }
-  core_.sequences->set_cancel_flag(request_.cancelled);
-  status = begin();
-  if (status.ok()) {
-    status = fill_cache();
-  }
+  INFERSCALE_RETURN_IF_ERROR(check_request(request_, core_.info));
+  const CancelScope scope(*core_.sequences, request_.cancelled);
+  INFERSCALE_RETURN_IF_ERROR(begin());
+  Status status = fill_cache();
   if (status.ok()) {
     status = generate();
   }
   if (status.ok()) {
-    status = capture();
+    capture();
   }
-  core_.sequences->set_cancel_flag(nullptr);
   finish(status.ok());
   if (!status.ok()) {
     return status;
@@ -56,17 +65,15 @@ Status LlamaRun::begin() {
   for (std::size_t i = 0; i < request_.branches.size(); ++i) {
     result_.branches[i].scores.resize(request_.branches[i].score_positions.size());
   }
-  Session* session = nullptr;
-  if (!request_.session.empty()) {
-    session = &core_.sessions->open(request_.session);
-    main_ = session->sequence;
-  }
+  const Session* known = core_.sessions->find(request_.session);
   INFERSCALE_ASSIGN_OR_RETURN(
-      plan_, make_run_plan(request_, core_.info, session != nullptr ? &session->cached : nullptr));
+      plan_, make_run_plan(request_, core_.info, known != nullptr ? &known->cached : nullptr));
   result_.fallbacks = plan_.fallbacks;
   result_.tokens_reused = static_cast<std::uint32_t>(plan_.reused);
-  if (session != nullptr) {
-    core_.sessions->truncate(*session, plan_.reused);
+  if (!request_.session.empty()) {
+    Session& session = core_.sessions->open(request_.session);
+    main_ = session.sequence;
+    core_.sessions->truncate(session, plan_.reused);
   }
   std::size_t cells = tokens_.size() + request_.sampling.max_tokens;
   for (const Branch& branch : request_.branches) {
@@ -259,7 +266,7 @@ Status LlamaRun::generate() {
   return Status();
 }
 
-Status LlamaRun::capture() {
+void LlamaRun::capture() {
   const Stopwatch watch;
   for (std::size_t i = 0; i < request_.branches.size(); ++i) {
     for (const CaptureRange& range : request_.branches[i].captures) {
@@ -279,7 +286,6 @@ Status LlamaRun::capture() {
     }
   }
   add_time(result_.timings.capture_ms, watch);
-  return Status();
 }
 
 Result<std::shared_ptr<const Record>> LlamaRun::capture_range(std::size_t branch,

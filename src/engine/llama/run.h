@@ -19,6 +19,7 @@ class LlamaRun {
   [[nodiscard]] Result<RunResult> execute();
 
  private:
+  /// Changes nothing when it fails.
   [[nodiscard]] Status begin();
   [[nodiscard]] Status fill_cache();
   /// Null, or why the records could not be placed.
@@ -32,7 +33,7 @@ class LlamaRun {
                                    std::span<const float> logits);
   [[nodiscard]] bool scored(std::int32_t sequence, std::size_t position) const;
   [[nodiscard]] Status generate();
-  [[nodiscard]] Status capture();
+  void capture();
   [[nodiscard]] Result<std::shared_ptr<const Record>> capture_range(std::size_t branch,
                                                                     const CaptureRange& range);
   void finish(bool ok);
