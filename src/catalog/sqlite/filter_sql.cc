@@ -1,6 +1,7 @@
 #include "catalog/sqlite/filter_sql.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -181,8 +182,12 @@ void sql_fold(sqlite3_context* context, int /*count*/, sqlite3_value** arguments
     return;
   }
   const auto size = static_cast<std::size_t>(sqlite3_value_bytes(arguments[0]));
-  const std::string folded = fold_case({data, size});
-  sqlite3_result_text64(context, folded.data(), folded.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+  try {
+    const std::string folded = fold_case({data, size});
+    sqlite3_result_text64(context, folded.data(), folded.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+  } catch (const std::bad_alloc&) {  // must not pass through SQLite's C frames
+    sqlite3_result_error_nomem(context);
+  }
 }
 
 }  // namespace

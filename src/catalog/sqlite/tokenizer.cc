@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/utf8.h"
@@ -71,7 +72,7 @@ struct Emitter {
 
   int emit(std::string_view token, std::size_t start, std::size_t end) {
     term.resize(prefix_size);
-    term += utf8_prefix(token, kMaxTermBytes);
+    term += utf8_prefix(token, kMaxTermBytes);  // fits what tokenize() reserved
     return callback(context, 0, term.data(), static_cast<int>(term.size()), static_cast<int>(start),
                     static_cast<int>(end));
   }
@@ -185,6 +186,7 @@ struct KeywordTokenizer::Instance {
   int tokenize(std::string_view owner, std::string_view text, int flags, void* context,
                TokenCallback callback) const {
     Emitter emitter;
+    emitter.term.reserve(owner.size() + kMaxTermBytes);
     emitter.term = owner;
     emitter.prefix_size = emitter.term.size();
     emitter.context = context;
@@ -209,12 +211,17 @@ struct KeywordTokenizer::Instance {
     return SQLITE_OK;
   }
 
-  // What FTS5 calls. FTS5 only ever hands over text that add and update have checked.
+  // What FTS5 calls. It only ever hands over text that add and update have checked. No exception
+  // may pass through its C frames: the only one there is, is that memory ran out.
   static int fts_create(void* api, const char** /*arguments*/, int /*count*/, Fts5Tokenizer** out) {
-    std::unique_ptr<Instance> instance;
-    const int rc = create(static_cast<fts5_api*>(api), instance);
-    *out = reinterpret_cast<Fts5Tokenizer*>(instance.release());
-    return rc;
+    try {
+      std::unique_ptr<Instance> instance;
+      const int rc = create(static_cast<fts5_api*>(api), instance);
+      *out = reinterpret_cast<Fts5Tokenizer*>(instance.release());
+      return rc;
+    } catch (const std::bad_alloc&) {
+      return SQLITE_NOMEM;
+    }
   }
   static void fts_delete(Fts5Tokenizer* instance) { delete reinterpret_cast<Instance*>(instance); }
   static int fts_tokenize(Fts5Tokenizer* instance, void* context, int flags, const char* text,
@@ -224,8 +231,12 @@ struct KeywordTokenizer::Instance {
       return SQLITE_CORRUPT;  // not written by this program
     }
     const std::string_view owner = take_owner(view);
-    return reinterpret_cast<const Instance*>(instance)->tokenize(owner, view, flags, context,
-                                                                 callback);
+    try {
+      return reinterpret_cast<const Instance*>(instance)->tokenize(owner, view, flags, context,
+                                                                   callback);
+    } catch (const std::bad_alloc&) {
+      return SQLITE_NOMEM;
+    }
   }
 };
 
@@ -258,7 +269,12 @@ void KeywordTokenizer::for_each_term(std::string_view text,
   const auto callback = [](void* context, int /*flags*/, const char* token, int size, int /*start*/,
                            int /*end*/) -> int {
     const auto& visitor = *static_cast<const std::function<bool(std::string_view)>*>(context);
-    return visitor({token, static_cast<std::size_t>(size)}) ? SQLITE_OK : SQLITE_DONE;
+    try {
+      // Not SQLITE_DONE: unicode61 takes that for the end of its text.
+      return visitor({token, static_cast<std::size_t>(size)}) ? SQLITE_OK : SQLITE_INTERRUPT;
+    } catch (const std::bad_alloc&) {
+      return SQLITE_NOMEM;
+    }
   };
   auto* context = const_cast<std::function<bool(std::string_view)>*>(&visit);  // C interface
   while (!text.empty()) {
