@@ -18,10 +18,13 @@
 namespace inferscale {
 
 /// A token span of a plan: a header, a fact, a history. With a ready lease its KV may be injected.
+/// May be empty; then it changes nothing.
 struct Segment {
   std::vector<TokenId> tokens;
-  Lease lease;  ///< its record's token ids must equal `tokens`; else the segment is prefilled,
-                ///< counted
+  /// Its record must be of these token ids and of the engine's model; else the segment is prefilled
+  /// and that is counted. A lease that is not ready means text without a word: whoever asked for it
+  /// knows its reason and has counted it.
+  Lease lease;
 };
 
 /// Tokens [begin, end) of the whole sequence (plan, then the branch's tokens) whose KV becomes a
@@ -37,8 +40,8 @@ struct CaptureRange {
 struct Branch {
   std::vector<TokenId> tokens;
   std::vector<CaptureRange> captures;
-  /// Indices in the whole sequence at which the next-token distribution is wanted; each must be a
-  /// position that this run prefills (not an injected or reused one).
+  /// Indices in the whole sequence at which the next-token distribution is wanted. What a session
+  /// holds from there on is computed again; in a segment that is injected they are refused.
   std::vector<std::uint32_t> score_positions;
 };
 
@@ -55,13 +58,16 @@ struct RunRequest {
   std::vector<Branch>
       branches;  ///< at least one; generation needs exactly one, with at least one token
   Sampling sampling;
-  bool allow_injection = true;  ///< false: the same tokens, all prefilled (the text arm)
-  /// Named sequence that stays in the cache after the run (plan, branch and generated tokens), so
-  /// that a later run whose tokens start with them prefills only the rest. Empty: nothing stays.
-  /// Needs exactly one branch.
+  /// False: the same tokens, all prefilled (the text arm). Of a session it reuses only what was
+  /// never injected.
+  bool allow_injection = true;
+  /// Named sequence that stays in the cache after the run (plan, branch and generated tokens but
+  /// the last), so that a later run whose tokens start with them prefills only the rest. Sessions
+  /// are few and give way to runs that need their cells: one that vanished costs time only. Empty:
+  /// nothing stays. Needs exactly one branch.
   std::string session;
   /// Called on the engine's thread for every generated token; returning false ends the generation.
-  /// Must not throw.
+  /// Must not throw and must not call the engine.
   std::function<bool(TokenId)> on_token;
   /// Polled during prefill and between tokens; true ends the run with kUnavailable ("cancelled").
   const std::atomic<bool>* cancelled = nullptr;
@@ -74,8 +80,9 @@ struct ScoredPosition {
 };
 
 struct BranchResult {
-  std::vector<std::shared_ptr<const Record>> records;  ///< one per capture range, in order
-  std::vector<ScoredPosition> scores;                  ///< one per score position, in order
+  /// One per capture range, in order; null where the engine could not capture, which is counted.
+  std::vector<std::shared_ptr<const Record>> records;
+  std::vector<ScoredPosition> scores;  ///< one per score position, in order
 };
 
 /// Something that made a run do more work than planned; reasons are stable words
@@ -116,7 +123,8 @@ struct EngineInfo {
   KvCodec cache_dtype = KvCodec::kF16;
   std::uint32_t context_tokens = 0;  ///< capacity for all that is in the cache at once
   std::uint32_t max_branches = 1;
-  bool injection = false;  ///< false: every run prefills; `injection_off_reason` says why
+  /// False: every run prefills and no capture gives a record; `injection_off_reason` says why.
+  bool injection = false;
   std::string injection_off_reason;
   std::string library;  ///< e.g. "libllama 0.5.0"
 };
@@ -124,9 +132,8 @@ struct EngineInfo {
 /// One call for encoding, answering and evaluating (architecture §3):
 /// 1. what of the sequence is already in the session's cache stays;
 /// 2. plan segments from there are taken in order: text before the first segment with KV is
-/// prefilled, then the longest
-///    run of consecutive segments with usable KV is injected, and everything after it is prefilled
-///    with the branches;
+///    prefilled, then the longest run of consecutive segments with usable KV is injected, and
+///    everything after it is prefilled with the branches;
 /// 3. captures are read back, scores taken, tokens sampled.
 /// Thread-safe: calls are queued to one owner thread (bounded queue: kResourceExhausted when full).
 /// Errors: kInvalidArgument (ranges), kResourceExhausted (longer than the context), kUnavailable

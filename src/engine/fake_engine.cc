@@ -132,7 +132,7 @@ Status FakeEngine::Run::capture(const Branch& branch, const std::vector<TokenId>
                                 BranchResult& out) {
   for (const CaptureRange& range : branch.captures) {
     if (!info_.injection) {
-      add_fallback(result_.fallbacks, "injection_off");
+      add_fallback(result_.fallbacks, "capture_off");
       out.records.push_back(nullptr);
       continue;
     }

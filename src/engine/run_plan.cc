@@ -77,8 +77,7 @@ Status check_shape(const RunRequest& request, const EngineInfo& info) {
 const char* refusal(const Segment& segment, std::size_t begin, const EngineInfo& info) {
   const Record* record = segment.lease.record();
   if (record == nullptr) {
-    return segment.lease.reason() == MissReason::kNone ? ""
-                                                       : miss_reason_name(segment.lease.reason());
+    return "";
   }
   const RecordMeta& meta = record->meta();
   if (meta.model_fingerprint != info.model.fingerprint || meta.shape != info.model.shape ||

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kStateRejected = "state_rejected";
 constexpr const char* kComposeFailed = "compose_failed";
 constexpr const char* kCaptureFailed = "capture_failed";
-constexpr const char* kInjectionOff = "injection_off";
+constexpr const char* kCaptureOff = "capture_off";
 
 std::int32_t as_position(std::size_t index) { return static_cast<std::int32_t>(index); }
 
@@ -280,7 +280,7 @@ void LlamaRun::capture() {
         }
       }
       if (record == nullptr) {
-        add_fallback(result_.fallbacks, core_.info.injection ? kCaptureFailed : kInjectionOff);
+        add_fallback(result_.fallbacks, core_.info.injection ? kCaptureFailed : kCaptureOff);
       }
       result_.branches[i].records.push_back(std::move(record));
     }

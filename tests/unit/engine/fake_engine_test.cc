@@ -148,7 +148,9 @@ TEST_F(FakeEngineTest, InjectionOffStillAnswersAndCapturesNothing) {
   EXPECT_EQ(result->tokens_injected, 0U);
   ASSERT_EQ(result->branches[0].records.size(), 1U);
   EXPECT_EQ(result->branches[0].records[0], nullptr);
-  EXPECT_EQ(result->fallbacks.at(0).count, 2U);
+  ASSERT_EQ(result->fallbacks.size(), 2U);
+  EXPECT_EQ(result->fallbacks[0].reason, "injection_off");
+  EXPECT_EQ(result->fallbacks[1].reason, "capture_off");
   EXPECT_FALSE(off.info().injection_off_reason.empty());
 }
 
