@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -26,13 +27,18 @@ struct FlatCache {
         k(64 * n * codec_element_bytes(codec)),
         v(2 * n * codec_element_bytes(codec)) {}
 
+  // Every row is random up to the 2,003rd; then they repeat, at other positions.
   void fill(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     const std::size_t element = codec_element_bytes(dtype);
-    for (std::size_t i = 0; i < std::size_t{64} * n_rows; ++i) {
+    const std::size_t drawn = 64 * std::min(n_rows, 2003U);
+    for (std::size_t i = 0; i < drawn; ++i) {
       const double value = normal(random);
       write_element(dtype, value + std::copysign(0.01, value), k.data() + i * element);
+    }
+    for (std::size_t i = drawn * element; i < k.size(); ++i) {
+      k[i] = k[i - drawn * element];
     }
   }
 
