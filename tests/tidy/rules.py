@@ -298,7 +298,8 @@ def unused_files(tree):
             continue
         if name.endswith((".cc", ".cu")):
             lists = [str(parent / "CMakeLists.txt") for parent in path.parents]
-            if not mentioned(tree, name, [entry for entry in lists if entry in tree.names]):
+            named = any(path.name in tree.words(entry) for entry in tree.match("CMakeLists.txt"))
+            if not named and not mentioned(tree, name, [entry for entry in lists if entry in tree.names]):
                 yield name, 1, "no CMakeLists.txt names it"
         elif name.endswith((".h", ".cuh")):
             if not any(name == wanted or name.endswith("/" + wanted) for wanted in included):
