@@ -20,8 +20,8 @@ void forward_ggml_log(int level, const char* text) {
   switch (level) {
     case GGML_LOG_LEVEL_ERROR:
       return log_message(LogLevel::kError, message);
-    case GGML_LOG_LEVEL_WARN:
-      return log_message(LogLevel::kWarning, message);
+    case GGML_LOG_LEVEL_WARN:  // mostly quirks of a model file, which users can do nothing about
+      return log_message(LogLevel::kInfo, message);
     default:  // what ggml calls information is detail to the users of this library
       return log_message(LogLevel::kDebug, message);
   }
