@@ -268,6 +268,9 @@ class INFERSCALE_API MemoryService {
                                              const WorkControl& control) = 0;
   /// Encodes what is still without a record, in every scope.
   [[nodiscard]] virtual Result<EncodeReply> encode_pending(const WorkControl& control) = 0;
+  /// Encodes only the facts that earlier answers found without KV (evicted, damaged or not yet
+  /// encoded), so that the next answer finds them.
+  [[nodiscard]] virtual Result<EncodeReply> encode_wanted(const WorkControl& control) = 0;
 
   [[nodiscard]] virtual Result<SearchReply> search(const Scope& scope, const std::string& query,
                                                    std::uint32_t k, const std::string& filter) = 0;

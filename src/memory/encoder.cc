@@ -100,18 +100,14 @@ Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkCon
   return job.reply;
 }
 
+Result<EncodeReply> Encoder::encode_wanted(const WorkControl& control) {
+  std::vector<Fact> wanted = take_wanted();
+  return wanted.empty() ? EncodeReply() : encode_facts(std::move(wanted), control);
+}
+
 Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
   const Stopwatch watch;
-  EncodeReply reply;
-  const auto add = [&reply](const EncodeReply& part) {
-    reply.encoded += part.encoded;
-    reply.failed += part.failed;
-    reply.tokens_prefilled += part.tokens_prefilled;
-  };
-  if (std::vector<Fact> wanted = take_wanted(); !wanted.empty()) {
-    INFERSCALE_ASSIGN_OR_RETURN(const EncodeReply part, encode_facts(std::move(wanted), control));
-    add(part);
-  }
+  INFERSCALE_ASSIGN_OR_RETURN(EncodeReply reply, encode_wanted(control));
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
   const std::string context = core_.context().spelling();
   std::unordered_set<std::string> seen;
@@ -139,7 +135,9 @@ Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
       };
     }
     INFERSCALE_ASSIGN_OR_RETURN(const EncodeReply part, encode_facts(std::move(page), step));
-    add(part);
+    reply.encoded += part.encoded;
+    reply.failed += part.failed;
+    reply.tokens_prefilled += part.tokens_prefilled;
   }
   reply.elapsed_ms = watch.elapsed_ms();
   return reply;

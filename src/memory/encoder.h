@@ -23,6 +23,8 @@ class Encoder {
   /// were retrieved and found without KV first, then new facts, then those whose neighbours
   /// changed.
   [[nodiscard]] Result<EncodeReply> encode_pending(const WorkControl& control);
+  /// Of these only the facts that were retrieved and found without KV.
+  [[nodiscard]] Result<EncodeReply> encode_wanted(const WorkControl& control);
   /// Encodes these facts, whether they have a record or not.
   [[nodiscard]] Result<EncodeReply> encode_facts(std::vector<Fact> facts,
                                                  const WorkControl& control);

@@ -21,7 +21,8 @@ struct HeaderSegment {
 /// Prefills and keeps the header, unless it is at hand already.
 [[nodiscard]] Status warm_header(ServiceCore& core, const EngineParts& parts);
 
-/// Stores a header record that a run captured; null (the engine could not capture) is nothing to store.
+/// Stores a header record that a run captured; null (the engine could not capture) is nothing to
+/// store.
 [[nodiscard]] Status keep_header(ServiceCore& core, const EngineParts& parts,
                                  std::shared_ptr<const Record> record);
 

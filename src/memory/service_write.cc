@@ -231,6 +231,10 @@ Result<EncodeReply> Service::encode_pending(const WorkControl& control) {
   return encoder_.encode_pending(control);
 }
 
+Result<EncodeReply> Service::encode_wanted(const WorkControl& control) {
+  return encoder_.encode_wanted(control);
+}
+
 Result<FactView> Service::update(const UpdateRequest& request, bool wait,
                                  const WorkControl& control) {
   FactPatch patch;
@@ -269,11 +273,14 @@ Result<FactView> Service::update(const UpdateRequest& request, bool wait,
 Result<EraseOutcome> Service::erase(const Scope& scope, std::span<const std::string> ids,
                                     bool keep_turns, DeleteReceipt& receipt) {
   const std::lock_guard lock(core_->record_mutex());
+  // The retriever wants the facts' own scopes, which may be narrower than the request's.
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
+                              core_->catalog().get_facts(scope, ids));
   INFERSCALE_ASSIGN_OR_RETURN(EraseOutcome outcome,
                               ids.empty() ? core_->catalog().erase_scope(scope)
                                           : core_->catalog().erase_facts(scope, ids, keep_turns));
-  for (const std::string& id : ids) {
-    core_->notify_removed(scope, id);
+  for (const Fact& fact : facts) {
+    core_->notify_removed(fact.scope, fact.id);
   }
   if (ids.empty()) {
     core_->notify_scope_erased(scope);

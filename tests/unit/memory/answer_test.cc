@@ -60,7 +60,8 @@ TEST(Answer, OneFactWithoutKvCostsItsOwnTokensOnly) {
   const FakeCall call = rig.engine->calls().back();
   EXPECT_EQ(call.tokens_prefilled, call.branches.front().size() + call.segments.back().size());
   // On demand: what was missing is encoded by the next call, and injected from then on.
-  ASSERT_EQ(rig.service->encode_pending({})->encoded, 1U);
+  ASSERT_EQ(rig.service->encode_wanted({})->encoded, 1U);
+  ASSERT_EQ(rig.service->encode_wanted({})->encoded, 0U);
   EXPECT_EQ(injected_facts(rig.ask(user("ana"), "What is Ana allergic to?")), 5U);
 }
 
