@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/utf8.h"
+#include "cli/import/import_formats.h"
+
+/// Any bytes may be given to `import`: they are refused, or every turn and fact that comes out is
+/// text in UTF-8 that knows which item of the file it came from.
+
+namespace {
+
+using inferscale::ImportBatch;
+using inferscale::Result;
+
+void require(bool condition) {
+  if (!condition) {
+    std::abort();
+  }
+}
+
+bool is_text(std::string_view text) {
+  return inferscale::find_invalid_utf8(text) == std::string_view::npos;
+}
+
+void check(const Result<ImportBatch>& batch) {
+  if (!batch.ok()) {
+    require(!batch.status().message().empty() && is_text(batch.status().message()));
+    return;
+  }
+  require(batch->turns.size() == batch->turn_items.size());
+  require(batch->facts.size() == batch->fact_items.size());
+  for (const inferscale::TurnInput& turn : batch->turns) {
+    require(is_text(turn.id) && is_text(turn.speaker) && is_text(turn.text));
+    require(!turn.id.empty() && !turn.text.empty());
+  }
+  for (const inferscale::FactInput& fact : batch->facts) {
+    require(is_text(fact.text) && is_text(fact.metadata));
+  }
+  for (const inferscale::ItemError& error : batch->errors) {
+    require(is_text(error.message));
+  }
+}
+
+void check_split(std::string_view text) {
+  if (!is_text(text)) {
+    return;
+  }
+  constexpr std::size_t kPieceBytes = 16;
+  std::size_t words = 0;
+  for (const std::string& piece : inferscale::split_text(text, kPieceBytes)) {
+    require(!piece.empty() && piece.size() <= kPieceBytes && is_text(piece));
+    words += piece.size() - static_cast<std::size_t>(std::count(piece.begin(), piece.end(), ' '));
+  }
+  require(words ==
+          text.size() - static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  for (const auto format : {inferscale::ImportFormat::kAuto, inferscale::ImportFormat::kOpenAi,
+                            inferscale::ImportFormat::kMem0, inferscale::ImportFormat::kLocomo}) {
+    inferscale::ImportOptions options;
+    options.format = format;
+    check(inferscale::parse_import(bytes, options));
+  }
+  check(inferscale::parse_facts_file(bytes));
+  check_split(bytes);
+  return 0;
+}

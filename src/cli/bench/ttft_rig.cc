@@ -1,0 +1,283 @@
+#include "cli/bench/ttft_rig.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "catalog/sqlite/sqlite_catalog.h"
+#include "engine/llama/llama_engine.h"
+#include "prompt/plan_order.h"
+#include "retrieval/llama_embedder.h"
+
+namespace inferscale::cli {
+namespace {
+
+constexpr std::size_t kSecretBytes = 32;
+
+Result<std::unique_ptr<Engine>> open_engine(const MemoryOptions& options) {
+  LlamaEngineOptions engine;
+  engine.model = options.model;
+  engine.cache_directory = options.cache_directory;
+  engine.threads = options.threads;
+  engine.context_tokens = options.context_tokens;
+  return open_llama_engine(engine);
+}
+
+}  // namespace
+
+/// What a run is given, in prompt order.
+struct TtftRig::Prompt {
+  std::vector<Segment> plan;
+  std::vector<TokenId> tail;
+  std::uint32_t injectable = 0;  // tokens that should come from records
+};
+
+Result<std::unique_ptr<TtftRig>> TtftRig::open(const MemoryOptions& options,
+                                               std::uint32_t n_facts) {
+  std::unique_ptr<TtftRig> rig(new TtftRig());
+  INFERSCALE_ASSIGN_OR_RETURN(rig->directory_, TempDirectory::create());
+  INFERSCALE_ASSIGN_OR_RETURN(rig->secret_, random_bytes(kSecretBytes));
+  INFERSCALE_ASSIGN_OR_RETURN(rig->engine_, open_engine(options));
+  const EngineInfo& info = rig->engine_->info();
+  if (!info.injection) {
+    return unavailable("injection is off, there is nothing to compare: " +
+                       info.injection_off_reason);
+  }
+  if (!options.embedder.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(rig->embedder_,
+                                open_llama_embedder({options.embedder, options.threads}));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(rig->catalog_, open_sqlite_catalog({rig->directory_->path()}));
+  KvStoreOptions store;
+  store.host_budget_bytes = options.host_budget_bytes;
+  store.disk_budget_bytes = 0;
+  INFERSCALE_ASSIGN_OR_RETURN(rig->store_, KvStore::open(store));
+  INFERSCALE_ASSIGN_OR_RETURN(rig->workload_, Workload::create(*rig->engine_, n_facts, {}));
+  rig->retriever_ = std::make_unique<Retriever>(*rig->catalog_, rig->embedder_.get());
+  INFERSCALE_RETURN_IF_ERROR(rig->store_facts());
+  INFERSCALE_RETURN_IF_ERROR(rig->encode_header());
+  INFERSCALE_RETURN_IF_ERROR(rig->encode_facts());
+  return rig;
+}
+
+RecordMeta TtftRig::meta(ContextKind kind) const {
+  const EngineInfo& info = engine_->info();
+  RecordMeta meta;
+  meta.model_fingerprint = info.model.fingerprint;
+  meta.context_kind = kind;
+  meta.codec = info.cache_dtype;
+  meta.shape = info.model.shape;
+  const bool header = kind == ContextKind::kPrefix;
+  meta.context_id = header ? make_context_id(kind, {}, {})
+                           : make_context_id(kind, workload_->prompt().header(), {});
+  meta.scope = scope_hash(header ? system_scope() : Scope{});
+  return meta;
+}
+
+RecordRequest TtftRig::request_for(const RecordMeta& meta, const RecordKey& key,
+                                   const std::vector<TokenId>& tokens) const {
+  return {key, meta.model_fingerprint, meta.shape, meta.scope, tokens, meta.context_id};
+}
+
+Status TtftRig::store_facts() {
+  std::vector<std::string> texts;
+  for (const BenchFact& fact : workload_->facts()) {
+    texts.push_back(fact.text);
+  }
+  std::vector<Result<TextVectors>> vectors;
+  if (embedder_ != nullptr) {
+    vectors = embedder_->embed(texts);
+  }
+  std::vector<NewFact> facts;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    NewFact fact;
+    fact.text = texts[i];
+    INFERSCALE_ASSIGN_OR_RETURN(const ParsedTime time,
+                                parse_rfc3339(workload_->facts()[i].event_time));
+    fact.event_time = time.time;
+    if (embedder_ != nullptr) {
+      INFERSCALE_ASSIGN_OR_RETURN(fact.vectors, std::move(vectors[i]));
+    }
+    facts.push_back(std::move(fact));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<AddOutcome> outcomes, catalog_->add_facts(facts));
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    StoredFact stored;
+    INFERSCALE_ASSIGN_OR_RETURN(stored.tokens, workload_->fact_tokens(workload_->facts()[i]));
+    stored.key = make_record_key(secret_, meta(ContextKind::kHeader), stored.tokens);
+    facts_.emplace(outcomes[i].id, std::move(stored));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<TokenId> tail,
+                              workload_->prompt().tail(workload_->question()));
+  question_tokens_ = static_cast<std::uint32_t>(tail.size());
+  return {};
+}
+
+Status TtftRig::encode_header() {
+  const std::vector<TokenId>& header = workload_->prompt().header();
+  const RecordMeta header_meta = meta(ContextKind::kPrefix);
+  RunRequest run;
+  run.branches.push_back(
+      {header, {{0, static_cast<std::uint32_t>(header.size()), header_meta}}, {}});
+  INFERSCALE_ASSIGN_OR_RETURN(RunResult result, engine_->run(std::move(run)));
+  header_key_ = make_record_key(secret_, header_meta, header);
+  return store_->put(header_key_, result.branches.at(0).records.at(0));
+}
+
+Status TtftRig::encode_facts() {
+  std::vector<StoredFact*> all;
+  for (auto& [id, fact] : facts_) {
+    all.push_back(&fact);
+  }
+  const std::size_t step = std::max(1U, engine_->info().max_branches);
+  for (std::size_t from = 0; from < all.size(); from += step) {
+    INFERSCALE_RETURN_IF_ERROR(encode_batch(
+        std::span<StoredFact* const>(all).subspan(from, std::min(step, all.size() - from))));
+  }
+  return {};
+}
+
+Status TtftRig::encode_batch(std::span<StoredFact* const> batch) {
+  const std::vector<TokenId>& header = workload_->prompt().header();
+  const auto begin = static_cast<std::uint32_t>(header.size());
+  const RecordMeta fact_meta = meta(ContextKind::kHeader);
+  RunRequest run;
+  run.plan.push_back({header, {}});
+  for (const StoredFact* const fact : batch) {
+    const auto end = begin + static_cast<std::uint32_t>(fact->tokens.size());
+    run.branches.push_back({fact->tokens, {{begin, end, fact_meta}}, {}});
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(RunResult result, engine_->run(std::move(run)));
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    INFERSCALE_RETURN_IF_ERROR(store_->put(batch[i]->key, result.branches.at(i).records.at(0)));
+  }
+  return {};
+}
+
+Result<std::vector<Fact>> TtftRig::retrieve(std::uint32_t k, TtftSample& sample) {
+  std::vector<Fact> facts;
+  if (k == 0) {
+    return facts;
+  }
+  RetrievalRequest request;
+  request.query = workload_->question();
+  request.k = k;
+  INFERSCALE_ASSIGN_OR_RETURN(RetrievalResult found, retriever_->search(request));
+  if (found.facts.size() != k) {
+    return internal_error(
+        fmt::format("{} facts were retrieved, {} were asked for", found.facts.size(), k));
+  }
+  sample.embed = found.embed_ms;
+  sample.retrieve = found.retrieve_ms;
+  for (RetrievedFact& hit : found.facts) {
+    facts.push_back(std::move(hit.fact));
+  }
+  return facts;
+}
+
+Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts,
+                                         std::uint32_t top_j, TtftSample& sample) {
+  Stopwatch watch;
+  Prompt prompt;
+  const PromptBuilder& builder = workload_->prompt();
+  std::vector<std::vector<TokenId>> lines;
+  std::vector<PlanCandidate> candidates;
+  for (const Fact& fact : facts) {
+    INFERSCALE_ASSIGN_OR_RETURN(
+        std::vector<TokenId> line,
+        builder.fact_line(fact.text, fact.event_time, fact.event_offset_minutes));
+    sample.facts_tokens += static_cast<std::uint32_t>(line.size());
+    candidates.push_back({static_cast<std::uint32_t>(line.size()), true});
+    lines.push_back(std::move(line));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(prompt.tail, builder.tail(workload_->question()));
+  const PlanOrder order = order_plan(candidates, top_j, engine_->info().context_tokens);
+  sample.plan = watch.elapsed_ms();
+
+  watch.restart();
+  std::vector<RecordRequest> requests = {
+      request_for(meta(ContextKind::kPrefix), header_key_, builder.header())};
+  for (const std::size_t i : order.injected) {
+    if (arm == Arm::kInject) {
+      requests.push_back(
+          request_for(meta(ContextKind::kHeader), facts_.at(facts[i].id).key, lines[i]));
+    }
+  }
+  std::vector<Lease> leases = store_->acquire(requests);
+  sample.lease = watch.elapsed_ms();
+  const auto missing = std::find_if_not(leases.begin(), leases.end(),
+                                        [](const Lease& lease) { return lease.ready(); });
+  if (missing != leases.end()) {
+    return resource_exhausted(fmt::format("a record is missing ({}); raise --host-budget",
+                                          miss_reason_name(missing->reason())));
+  }
+
+  prompt.plan.push_back({builder.header(), std::move(leases[0])});
+  for (std::size_t n = 0; n < order.injected.size(); ++n) {
+    Lease lease = arm == Arm::kInject ? std::move(leases[n + 1]) : Lease();
+    prompt.plan.push_back({std::move(lines[order.injected[n]]), std::move(lease)});
+  }
+  for (const std::size_t i : order.as_text) {
+    prompt.plan.push_back({std::move(lines[i]), {}});
+  }
+  for (const Segment& segment : prompt.plan) {
+    prompt.injectable +=
+        segment.lease.ready() ? static_cast<std::uint32_t>(segment.tokens.size()) : 0;
+  }
+  return prompt;
+}
+
+Status TtftRig::run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sample) {
+  RunRequest run;
+  run.plan = std::move(prompt.plan);
+  run.branches.push_back({std::move(prompt.tail), {}, {}});
+  run.sampling.max_tokens = 1;
+  run.on_token = [&](TokenId) {
+    sample.ttft = watch.elapsed_ms();
+    return true;
+  };
+  INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, engine_->run(std::move(run)));
+  if (sample.ttft == 0) {  // the model answered with its end token, which is not handed out
+    sample.ttft =
+        sample.plan + sample.lease + result.timings.queue_ms + result.timings.first_token_ms;
+  }
+  sample.compose = result.timings.compose_ms;
+  sample.state_write = result.timings.inject_ms;
+  sample.prefill = result.timings.prefill_ms;
+  sample.injected = result.tokens_injected;
+  sample.prefilled = result.tokens_prefilled;
+  if (result.tokens_injected != prompt.injectable) {
+    return internal_error(fmt::format("{} tokens were injected where {} have records",
+                                      result.tokens_injected, prompt.injectable));
+  }
+  return {};
+}
+
+Result<TtftSample> TtftRig::measure(Arm arm, std::uint32_t k, std::uint32_t top_j) {
+  TtftSample sample;
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
+                              retrieve(arm == Arm::kNone ? 0 : k, sample));
+  const Stopwatch watch;
+  INFERSCALE_ASSIGN_OR_RETURN(Prompt prompt, prepare(arm, facts, top_j, sample));
+  INFERSCALE_RETURN_IF_ERROR(run_prompt(std::move(prompt), watch, sample));
+  const std::uint32_t header = static_cast<std::uint32_t>(workload_->prompt().header().size());
+  if (sample.injected < header) {
+    return internal_error("the header was not injected");
+  }
+  return sample;
+}
+
+std::pair<std::uint32_t, std::uint32_t> TtftRig::fact_token_range() const {
+  std::uint32_t least = UINT32_MAX;
+  std::uint32_t most = 0;
+  for (const auto& [id, fact] : facts_) {
+    const auto length = static_cast<std::uint32_t>(fact.tokens.size());
+    least = std::min(least, length);
+    most = std::max(most, length);
+  }
+  return {least, most};
+}
+
+}  // namespace inferscale::cli

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "cli/bench/temp_directory.h"
+#include "cli/bench/workload.h"
+#include "inferscale/kv_store.h"
+#include "retrieval/retriever.h"
+
+namespace inferscale::cli {
+
+enum class Arm { kNone, kText, kInject };
+
+/// One measured question, in milliseconds. `ttft` runs from the retrieved facts to the first token.
+struct TtftSample {
+  double ttft = 0;
+  double embed = 0, retrieve = 0, plan = 0, lease = 0, compose = 0, state_write = 0, prefill = 0;
+  std::uint32_t facts_tokens = 0;
+  std::uint32_t injected = 0;
+  std::uint32_t prefilled = 0;
+};
+
+/// A real catalog, retriever, store and engine over made-up facts, in a temporary directory. The
+/// header is injected from its record in every arm, so that the arms differ in the facts alone.
+class TtftRig {
+ public:
+  /// Stores and encodes `n_facts` facts. Errors: kUnavailable when injection is off (with the
+  /// reason), and what the parts give.
+  [[nodiscard]] static Result<std::unique_ptr<TtftRig>> open(const MemoryOptions& options,
+                                                             std::uint32_t n_facts);
+
+  /// Errors: kInternal when something else was injected than the arm says: such a figure would
+  /// mislead.
+  [[nodiscard]] Result<TtftSample> measure(Arm arm, std::uint32_t k, std::uint32_t top_j);
+
+  [[nodiscard]] const Engine& engine() const { return *engine_; }
+  [[nodiscard]] const Workload& workload() const { return *workload_; }
+  [[nodiscard]] std::uint32_t question_tokens() const { return question_tokens_; }
+  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> fact_token_range() const;
+
+ private:
+  struct StoredFact {
+    std::vector<TokenId> tokens;
+    RecordKey key;
+  };
+  struct Prompt;
+
+  TtftRig() = default;
+  [[nodiscard]] RecordMeta meta(ContextKind kind) const;
+  [[nodiscard]] RecordRequest request_for(const RecordMeta& meta, const RecordKey& key,
+                                          const std::vector<TokenId>& tokens) const;
+  Status store_facts();
+  Status encode_header();
+  Status encode_facts();
+  Status encode_batch(std::span<StoredFact* const> batch);
+  Result<std::vector<Fact>> retrieve(std::uint32_t k, TtftSample& sample);
+  Result<Prompt> prepare(Arm arm, const std::vector<Fact>& facts, std::uint32_t top_j,
+                         TtftSample& sample);
+  Status run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sample);
+
+  std::unique_ptr<TempDirectory> directory_;  // outlives what keeps files in it
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Embedder> embedder_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<Retriever> retriever_;
+  std::unique_ptr<KvStore> store_;
+  std::optional<Workload> workload_;
+  std::vector<std::byte> secret_;
+  RecordKey header_key_;
+  std::map<std::string, StoredFact> facts_;  // by id
+  std::uint32_t question_tokens_ = 0;
+};
+
+}  // namespace inferscale::cli

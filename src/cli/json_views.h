@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "inferscale/memory.h"
+
+namespace inferscale::cli {
+
+/// What an import did.
+struct ImportReport {
+  std::uint64_t turns = 0;
+  std::uint64_t facts_added = 0;
+  std::uint64_t facts_existing = 0;
+  std::uint64_t facts_encoded = 0;
+  std::uint64_t facts_failed = 0;  ///< not encoded: used as text
+  std::uint64_t skipped = 0;       ///< items without words
+  std::string format;
+  bool interrupted = false;
+  std::vector<ItemError> errors;
+  double elapsed_ms = 0;
+};
+
+/// Replies as one line of JSON: the contracts of docs/cli.md. Bytes that are not UTF-8 are
+/// replaced.
+[[nodiscard]] std::string json_text(const FactView& fact);
+[[nodiscard]] std::string json_text(const FactList& list);
+[[nodiscard]] std::string json_text(const std::string& id, const std::vector<FactHistoryRow>& rows);
+[[nodiscard]] std::string json_text(const SearchReply& reply);
+[[nodiscard]] std::string json_text(const AskReply& reply);
+[[nodiscard]] std::string json_text(const std::string& question, const CompareReply& reply);
+[[nodiscard]] std::string json_text(const AddReply& reply);
+[[nodiscard]] std::string json_text(const ImportReport& report);
+[[nodiscard]] std::string json_text(const DeleteReceipt& receipt);
+[[nodiscard]] std::string json_text(const StatsReply& stats);
+[[nodiscard]] std::string json_text(const std::vector<DoctorCheck>& checks, bool all_ok);
+[[nodiscard]] std::string json_error(const Status& status);
+
+}  // namespace inferscale::cli
