@@ -25,6 +25,6 @@ install(FILES "${PROJECT_BINARY_DIR}/inferscaleConfig.cmake" "${PROJECT_BINARY_D
 if(EXISTS "${PROJECT_SOURCE_DIR}/LICENSE")
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endif()
-if(TARGET inferscale)
-  install(TARGETS inferscale RUNTIME)
+if(TARGET inferscale_cli)
+  install(TARGETS inferscale_cli RUNTIME)
 endif()
