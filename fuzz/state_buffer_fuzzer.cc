@@ -8,8 +8,8 @@
 
 #include "engine/llama/state_buffer.h"
 
-/// Any bytes may come back from an engine as a sequence's state: they are refused, or every row that
-/// the view names lies inside them, and the builder would have made a state of that size.
+/// Any bytes may come back from an engine as a sequence's state: they are refused, or every row
+/// that the view names lies inside them, and the builder would have made a state of that size.
 
 namespace {
 
