@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/split_text.h"
 #include "base/utf8.h"
 #include "cli/import/import_formats.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/split_text.h"
 #include "base/utf8.h"
-#include "memory/fact_chunks.h"
 #include "memory/service.h"
 
 namespace inferscale {
@@ -15,6 +15,9 @@ namespace {
 // what an interrupted import has at most to repeat.
 constexpr std::size_t kBatchFacts = 64;
 constexpr std::size_t kMaxTurnBytes = 1U << 20;
+
+// A fact is a statement, not a document: longer text becomes several facts.
+constexpr std::size_t kMaxFactChunkBytes = 2000;
 
 bool is_cancelled(const WorkControl& control) {
   return control.cancelled != nullptr && control.cancelled->load();
@@ -47,7 +50,7 @@ Status prepare_fact(const Scope& scope, const FactInput& input, std::uint64_t it
     return invalid_argument("text: only white space; give at least one visible character");
   }
   INFERSCALE_ASSIGN_OR_RETURN(const EventTime event, parse_event_time(input.event_time));
-  for (std::string& part : chunk_fact_text(input.text)) {
+  for (std::string& part : split_text(input.text, kMaxFactChunkBytes)) {
     NewFact fact;
     fact.scope = scope;
     fact.text = std::move(part);

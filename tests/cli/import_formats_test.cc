@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/split_text.h"
 #include "cli/import/json_slices.h"
 
 namespace inferscale {

@@ -51,8 +51,4 @@ struct ImportBatch {
 /// "metadata"}; only `facts`, `fact_items` and `errors` of the result are filled.
 [[nodiscard]] Result<ImportBatch> parse_facts_file(std::string_view bytes);
 
-/// Cuts one line of text at ends of sentences, else between words, else between code points, into
-/// pieces of at most `max_bytes`. REQUIRES: valid UTF-8, max_bytes >= 8.
-[[nodiscard]] std::vector<std::string> split_text(std::string_view text, std::size_t max_bytes);
-
 }  // namespace inferscale

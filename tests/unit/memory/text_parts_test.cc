@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
-#include "memory/fact_chunks.h"
 #include "memory/text_stream.h"
 
 namespace inferscale {
@@ -59,50 +58,6 @@ TEST(TextStream, StopsWhenTheSinkSaysSo) {
   TextStream stream(tokenizer, [](std::string_view) { return false; });
   EXPECT_FALSE(stream.push('x'));
   EXPECT_EQ(stream.finish(), "x");
-}
-
-std::string without_spaces(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c != ' ' && c != '\n') {
-      out += c;
-    }
-  }
-  return out;
-}
-
-TEST(FactChunks, ShortTextStaysWhole) {
-  EXPECT_EQ(chunk_fact_text("  One fact. \n"), std::vector<std::string>{"One fact."});
-  EXPECT_TRUE(chunk_fact_text(" \n").empty());
-}
-
-TEST(FactChunks, CutsAtSentencesAndLosesNothing) {
-  std::string text;
-  for (int i = 0; i < 200; ++i) {
-    text += "Sentence number " + std::to_string(i) + " says something. ";
-  }
-  const std::vector<std::string> parts = chunk_fact_text(text, 300);
-  std::string joined;
-  for (const std::string& part : parts) {
-    EXPECT_LE(part.size(), 300U);
-    EXPECT_EQ(part.back(), '.');
-    joined += part;
-  }
-  EXPECT_EQ(without_spaces(joined), without_spaces(text));
-}
-
-TEST(FactChunks, CutsTextWithoutSpacesBetweenCodePoints) {
-  std::string text;
-  for (int i = 0; i < 5000; ++i) {
-    text += "鳥";
-  }
-  std::string joined;
-  for (const std::string& part : chunk_fact_text(text, 100)) {
-    EXPECT_LE(part.size(), 100U);
-    EXPECT_EQ(find_invalid_utf8(part), std::string::npos);
-    joined += part;
-  }
-  EXPECT_EQ(joined, text);
 }
 
 }  // namespace
