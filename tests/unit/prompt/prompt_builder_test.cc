@@ -151,8 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, PromptFamilies,
                                            Family{"gpt-2", "lines", true},
                                            Family{"refact", "lines", true},
                                            Family{"llama-spm", "llama2", false}),
-                         [](const auto& info) {
-                           std::string name = info.param.vocabulary;
+                         [](const auto& instance) {
+                           std::string name = instance.param.vocabulary;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
