@@ -3,13 +3,12 @@
 function(inferscale_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor)
   if(INFERSCALE_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    # An aggregate without its last fields is C++20 as it is meant.
+    target_compile_options(${target} PRIVATE -Werror -Wno-error=missing-field-initializers)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ 12 follows the flow of values wrongly through std::string at -O3 (GCC bug 105651) and under the sanitizers;
-      # an aggregate without its last fields is C++20 as it is meant, and clang does not warn.
+      # g++ 12 follows the flow of values wrongly through std::string at -O3 (GCC bug 105651) and under the sanitizers.
       target_compile_options(${target} PRIVATE
-        -Wno-error=restrict -Wno-error=array-bounds -Wno-error=stringop-overflow -Wno-error=maybe-uninitialized
-        -Wno-error=missing-field-initializers)
+        -Wno-error=restrict -Wno-error=array-bounds -Wno-error=stringop-overflow -Wno-error=maybe-uninitialized)
     endif()
   endif()
   if(INFERSCALE_SANITIZE)
