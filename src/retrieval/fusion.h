@@ -15,9 +15,9 @@ struct RankedId {
 /// Weighted reciprocal rank fusion: score(f) = sum over rankings that hold f of weight / (k0 +
 /// rank), ranks from 1. Chosen by measurement, docs/retrieval.md.
 struct FusionWeights {
-  double k0 = 60;
+  double k0 = 5;
   double vector = 1;
-  double keyword = 1;
+  double keyword = 0.6;
 };
 
 struct FusedId {

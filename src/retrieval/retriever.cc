@@ -18,8 +18,7 @@ namespace {
 // mean nothing.
 constexpr std::size_t kMaxEmbeddedQueryBytes = 8U << 10;
 
-// Facts below the k best still matter to the fusion: a fact that is 30th in both rankings beats one
-// that is first in one only at k0 = 60.
+// Deeper than k: a fact that both rankings hold further down passes one that only one of them has.
 std::size_t candidates_for(std::size_t k) { return std::max<std::size_t>(4 * k, 60); }
 
 Status check_request(const RetrievalRequest& request) {

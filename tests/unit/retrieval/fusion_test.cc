@@ -13,10 +13,12 @@ std::vector<std::string> ids_of(const std::vector<FusedId>& ranked) {
   return ids;
 }
 
+constexpr FusionWeights kEqual = {.k0 = 60, .vector = 1, .keyword = 1};
+
 TEST(Fusion, ScoresAreTheSumOfReciprocalRanks) {
   const std::vector<RankedId> vector = {{"a", 0.9}, {"b", 0.8}, {"c", 0.7}};
   const std::vector<RankedId> keyword = {{"c", 12.5}, {"a", 3.0}, {"d", 1.0}};
-  const auto ranked = fuse_rankings(vector, keyword, {.k0 = 60, .vector = 1, .keyword = 1});
+  const auto ranked = fuse_rankings(vector, keyword, kEqual);
 
   // a: 1/61 + 1/62, c: 1/63 + 1/61, b: 1/62, d: 1/63.
   EXPECT_EQ(ids_of(ranked), (std::vector<std::string>{"a", "c", "b", "d"}));
@@ -28,7 +30,7 @@ TEST(Fusion, ScoresAreTheSumOfReciprocalRanks) {
 
 TEST(Fusion, KeepsTheScoresOfBothSidesAndKeywordOnlyHits) {
   const auto ranked = fuse_rankings(std::vector<RankedId>{{"a", 0.9}},
-                                    std::vector<RankedId>{{"a", 4.0}, {"k", 2.0}}, {});
+                                    std::vector<RankedId>{{"a", 4.0}, {"k", 2.0}}, kEqual);
   ASSERT_EQ(ids_of(ranked), (std::vector<std::string>{"a", "k"}));
   EXPECT_DOUBLE_EQ(ranked[0].vector_score, 0.9);
   EXPECT_DOUBLE_EQ(ranked[0].keyword_score, 4.0);
@@ -48,13 +50,13 @@ TEST(Fusion, WeightsAndOffsetDecide) {
 
 TEST(Fusion, EqualScoresAreOrderedById) {
   const auto ranked =
-      fuse_rankings(std::vector<RankedId>{{"z", 0.5}}, std::vector<RankedId>{{"a", 0.5}}, {});
+      fuse_rankings(std::vector<RankedId>{{"z", 0.5}}, std::vector<RankedId>{{"a", 0.5}}, kEqual);
   EXPECT_EQ(ids_of(ranked), (std::vector<std::string>{"a", "z"}));
 }
 
 TEST(Fusion, AnIdThatComesTwiceCountsOnceAndMovesNobody) {
   const auto ranked =
-      fuse_rankings(std::vector<RankedId>{{"a", 0.9}, {"a", 0.8}, {"b", 0.7}}, {}, {});
+      fuse_rankings(std::vector<RankedId>{{"a", 0.9}, {"a", 0.8}, {"b", 0.7}}, {}, kEqual);
   ASSERT_EQ(ids_of(ranked), (std::vector<std::string>{"a", "b"}));
   EXPECT_DOUBLE_EQ(ranked[0].score, 1.0 / 61);
   EXPECT_DOUBLE_EQ(ranked[0].vector_score, 0.9);
