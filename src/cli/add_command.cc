@@ -40,6 +40,9 @@ Result<int> run_add(Shell& shell, const AddArgs& args) {
     }
     shell.note(fmt::format("{} new, {} known already, {} encoded", reply.facts_added,
                            reply.facts_existing, reply.facts_encoded));
+    if (!reply.note.empty()) {
+      shell.note("inferscale: warning: " + reply.note);
+    }
   }
   return report_item_errors(shell, reply.errors);
 }

@@ -201,6 +201,7 @@ std::string json_text(const AddReply& reply) {
                    {"facts_existing", reply.facts_existing},
                    {"facts_encoded", reply.facts_encoded},
                    {"errors", view(reply.errors)},
+                   {"note", reply.note},
                    {"elapsed_ms", reply.elapsed_ms}});
 }
 

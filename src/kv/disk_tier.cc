@@ -135,6 +135,8 @@ void DiskTier::adopt(const fs::path& file, std::vector<Found>* found) {
   if (!header.ok() ||
       record_layout(header->meta, header->n_tokens).total_bytes != start->file_size) {
     ++corrupt_;
+    log_message(LogLevel::kWarning,
+                file.string() + ": damaged record dropped, its fact is encoded again when wanted");
     (void)wipe_file(file);  // if it cannot be removed it is found, and refused, at the next start
     return;
   }

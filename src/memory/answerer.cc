@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "memory/calibration.h"
 #include "memory/text_stream.h"
 #include "prompt/plan_order.h"
@@ -14,8 +15,12 @@ namespace {
 // Kept free beyond what a request counts, for the engine's own rounding of its context.
 constexpr std::size_t kContextReserve = 16;
 constexpr std::uint32_t kMaxFactsPerQuestion = 1000;
+constexpr std::size_t kMaxQuestionBytes = 1U << 20;
 
-Status check_request(const AskRequest& request) {
+}  // namespace
+
+Status check_ask(const AskRequest& request) {
+  INFERSCALE_RETURN_IF_ERROR(check_text("question", request.question, kMaxQuestionBytes));
   if (request.k > kMaxFactsPerQuestion) {
     return invalid_argument(fmt::format("k: {} is over {}", request.k, kMaxFactsPerQuestion));
   }
@@ -28,8 +33,6 @@ Status check_request(const AskRequest& request) {
   }
   return {};
 }
-
-}  // namespace
 
 void FallbackCounter::add(const std::string& reason, std::uint32_t count) {
   if (count == 0) {
@@ -59,14 +62,16 @@ std::size_t Answerer::facts_budget(const EngineParts& parts, std::size_t other_t
   return context > taken ? context - taken : 0;
 }
 
-Result<std::uint32_t> Answerer::effective_top_j(const std::optional<std::uint32_t>& requested) {
-  if (requested) {
-    return *requested;
+Result<std::uint32_t> Answerer::effective_top_j(const PrepareOptions& options) {
+  if (options.top_j) {
+    return *options.top_j;
   }
   if (core_.options().top_j) {
     return *core_.options().top_j;
   }
-  return calibrated_top_j(core_);
+  WorkControl control;
+  control.cancelled = options.cancelled;
+  return calibrated_top_j(core_, control);
 }
 
 Result<PreparedPrompt> Answerer::prepare(const EngineParts& parts, const PrepareOptions& options) {
@@ -111,6 +116,12 @@ Result<PreparedPrompt> Answerer::prepare(const EngineParts& parts, const Prepare
     prompt.fallbacks.add("injection_not_wanted", static_cast<std::uint32_t>(lines.size()));
   }
   prompt.timings.lease = watch.elapsed_ms();
+  const bool injects =
+      std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.lease.ready(); });
+  std::uint32_t top_j = 0;
+  if (injects) {
+    INFERSCALE_ASSIGN_OR_RETURN(top_j, effective_top_j(options));
+  }
 
   watch.restart();
   std::vector<PlanCandidate> candidates;
@@ -118,7 +129,7 @@ Result<PreparedPrompt> Answerer::prepare(const EngineParts& parts, const Prepare
   for (const PreparedPrompt::Line& line : lines) {
     candidates.push_back({static_cast<std::uint32_t>(line.tokens.size()), line.lease.ready()});
   }
-  const PlanOrder order = order_plan(candidates, options.top_j, options.budget_tokens);
+  const PlanOrder order = order_plan(candidates, top_j, options.budget_tokens);
   prompt.fallbacks.add("context_full", static_cast<std::uint32_t>(order.dropped));
   for (const std::size_t i : order.injected) {
     prompt.lines.push_back(std::move(lines[i]));
@@ -216,14 +227,14 @@ void fill_reply(const PreparedPrompt& prompt, const RunResult& result,
 }
 
 Result<PreparedPrompt> Answerer::prepare_ask(EngineParts& parts, const AskRequest& request) {
-  INFERSCALE_RETURN_IF_ERROR(check_request(request));
   PrepareOptions options;
   options.scope = request.scope;
   options.question = request.question;
   options.k = request.k;
   options.inject = request.inject;
   options.filter = request.filter;
-  INFERSCALE_ASSIGN_OR_RETURN(options.top_j, effective_top_j(request.top_j));
+  options.top_j = request.top_j;
+  options.cancelled = request.cancelled;
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<TokenId> tail,
                               parts.prompt->tail(request.question));
   const std::size_t other = parts.prompt->header().size() + tail.size();
@@ -239,6 +250,7 @@ Result<PreparedPrompt> Answerer::prepare_ask(EngineParts& parts, const AskReques
 }
 
 Result<AskReply> Answerer::ask(const AskRequest& request) {
+  INFERSCALE_RETURN_IF_ERROR(check_ask(request));
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
   INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_ask(*parts, request));
   HeaderSegment header = lease_header(core_, *parts);
@@ -260,7 +272,7 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
   run.on_token = [&stream](TokenId token) { return stream.push(token); };
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, parts->engine->run(std::move(run)));
   if (header.cold) {
-    INFERSCALE_RETURN_IF_ERROR(keep_header(core_, *parts, result.branches.front().records.at(0)));
+    keep_header(core_, *parts, result.branches.front().records.at(0));
   }
   AskReply reply;
   reply.answer = stream.finish();

@@ -44,7 +44,8 @@ struct PrepareOptions {
   Scope scope;
   std::string question;
   std::uint32_t k = 10;
-  std::uint32_t top_j = 0;
+  std::optional<std::uint32_t> top_j;  ///< unset: the service's, or the calibrated one
+  const std::atomic<bool>* cancelled = nullptr;
   bool inject = true;
   std::string filter;
   std::size_t budget_tokens = 0;  ///< for the fact lines
@@ -67,11 +68,11 @@ class Answerer {
   /// The tokens that facts may take: the context less header, tail, answer and a reserve.
   [[nodiscard]] static std::size_t facts_budget(const EngineParts& parts, std::size_t other_tokens,
                                                 std::uint32_t max_tokens);
-  /// What this request's `top_j` is: its own, the service's, or the calibrated one.
-  [[nodiscard]] Result<std::uint32_t> effective_top_j(
-      const std::optional<std::uint32_t>& requested);
 
  private:
+  /// What `top_j` is for this prompt. Asked for only when something could be injected: it may have
+  /// to be measured.
+  Result<std::uint32_t> effective_top_j(const PrepareOptions& options);
   Result<PreparedPrompt> prepare_ask(EngineParts& parts, const AskRequest& request);
   void lease_lines(const EngineParts& parts, const Scope& scope,
                    std::vector<PreparedPrompt::Line>& lines, FallbackCounter& fallbacks);
@@ -79,6 +80,9 @@ class Answerer {
   ServiceCore& core_;
   Encoder& encoder_;
 };
+
+/// What of a request can be refused before a model is loaded for it. Errors: kInvalidArgument.
+[[nodiscard]] Status check_ask(const AskRequest& request);
 
 /// Adds the segments of `lines` to a plan; without `with_kv` they are text.
 void append_lines(const std::vector<PreparedPrompt::Line>& lines, bool with_kv,

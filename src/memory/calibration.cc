@@ -14,8 +14,10 @@ namespace inferscale {
 namespace {
 
 constexpr std::array<std::uint32_t, 4> kSteps = {1, 2, 4, 8};
-constexpr std::size_t kRounds = 5;
+constexpr std::size_t kRounds = 3;
 constexpr double kMaxRatio = 1.10;
+constexpr double kMaxSpread =
+    1.5;  // slowest over fastest of equal runs on a machine that can be measured on
 constexpr std::size_t kQuestionTokens = 30;
 
 std::string setting_name(ServiceCore& core, const EngineParts& parts) {
@@ -46,7 +48,8 @@ Result<Probe> make_probe(const EngineParts& parts, std::uint32_t facts) {
   return probe;
 }
 
-Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count) {
+Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count,
+               const WorkControl& control) {
   HeaderSegment header = lease_header(core, parts);
   RunRequest run;
   Branch branch;
@@ -58,9 +61,10 @@ Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count) 
   run.plan.push_back(std::move(header.segment));
   run.branches.push_back(std::move(branch));
   run.sampling.max_tokens = 1;
+  run.cancelled = control.cancelled;
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, parts.engine->run(std::move(run)));
   if (header.cold) {
-    INFERSCALE_RETURN_IF_ERROR(keep_header(core, parts, result.branches.front().records.at(0)));
+    keep_header(core, parts, result.branches.front().records.at(0));
   }
   if (count) {
     probe.ms.push_back(result.timings.first_token_ms);
@@ -74,41 +78,59 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// TTFT with `facts` more facts as text over TTFT without, interleaved.
-Result<double> ratio_with(ServiceCore& core, EngineParts& parts, std::uint32_t facts) {
+// TTFT with `facts` more facts as text over TTFT without, interleaved, and how far equal runs lay
+// apart.
+struct Ratio {
+  double value = 0;
+  double spread = 0;
+};
+
+Result<Ratio> ratio_with(ServiceCore& core, EngineParts& parts, std::uint32_t facts,
+                         const WorkControl& control) {
   INFERSCALE_ASSIGN_OR_RETURN(Probe base, make_probe(parts, 0));
   INFERSCALE_ASSIGN_OR_RETURN(Probe more, make_probe(parts, facts));
   for (std::size_t round = 0; round <= kRounds; ++round) {
-    INFERSCALE_RETURN_IF_ERROR(measure(core, parts, base, round > 0));
-    INFERSCALE_RETURN_IF_ERROR(measure(core, parts, more, round > 0));
+    INFERSCALE_RETURN_IF_ERROR(measure(core, parts, base, round > 0, control));
+    INFERSCALE_RETURN_IF_ERROR(measure(core, parts, more, round > 0, control));
   }
-  return median(more.ms) / std::max(median(base.ms), 1e-3);
+  const auto [fastest, slowest] = std::minmax_element(base.ms.begin(), base.ms.end());
+  return Ratio{median(more.ms) / std::max(median(base.ms), 1e-3),
+               *slowest / std::max(*fastest, 1e-3)};
 }
 
 }  // namespace
 
-Result<std::uint32_t> calibrate_top_j(ServiceCore& core) {
+Result<std::uint32_t> calibrate_top_j(ServiceCore& core, const WorkControl& control) {
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core.engine());
   std::uint32_t best = 0;
-  double first_ratio = 0;
-  for (const std::uint32_t facts : kSteps) {
-    INFERSCALE_ASSIGN_OR_RETURN(const double ratio, ratio_with(core, *parts, facts));
-    if (first_ratio == 0) {
-      first_ratio = ratio;
+  Ratio first;
+  double spread = 0;
+  for (std::size_t step = 0; step < kSteps.size(); ++step) {
+    if (control.progress) {
+      control.progress("calibrate", step, kSteps.size());
     }
-    if (ratio > kMaxRatio) {
+    INFERSCALE_ASSIGN_OR_RETURN(const Ratio ratio, ratio_with(core, *parts, kSteps[step], control));
+    first = step == 0 ? ratio : first;
+    spread = std::max(spread, ratio.spread);
+    if (ratio.value > kMaxRatio) {
       break;
     }
-    best = facts;
+    best = kSteps[step];
+  }
+  if (spread > kMaxSpread) {
+    log_message(LogLevel::kInfo,
+                fmt::format("top_j {} for now: the machine is too busy to measure it (equal runs "
+                            "differ by {:.1f} x); inferscale calibrate measures it again",
+                            best, spread));
+    return best;
   }
   const std::string value = fmt::format("{} (calibrated {}, one fact as text costs {:.2f} x TTFT)",
-                                        best, format_rfc3339(now_us()).substr(0, 10), first_ratio);
-  log_message(LogLevel::kInfo, "top_j " + value);
+                                        best, format_rfc3339(now_us()).substr(0, 10), first.value);
   INFERSCALE_RETURN_IF_ERROR(core.catalog().put_setting(setting_name(core, *parts), value));
   return best;
 }
 
-Result<std::uint32_t> calibrated_top_j(ServiceCore& core) {
+Result<std::uint32_t> calibrated_top_j(ServiceCore& core, const WorkControl& control) {
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core.engine());
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
                               core.catalog().get_setting(setting_name(core, *parts)));
@@ -117,7 +139,7 @@ Result<std::uint32_t> calibrated_top_j(ServiceCore& core) {
       std::from_chars(stored->data(), stored->data() + stored->size(), value).ec == std::errc()) {
     return value;
   }
-  return calibrate_top_j(core);
+  return calibrate_top_j(core, control);
 }
 
 Result<std::optional<std::string>> describe_top_j(ServiceCore& core, const EngineParts& parts) {

@@ -11,9 +11,11 @@ namespace inferscale {
 /// Automatic `top_j`: as many of the best facts, at most 8, as this engine prefills for at most 10
 /// % more TTFT. Measured once per model, threads and data directory and kept in the catalog, so
 /// that answers do not change from start to start.
-[[nodiscard]] Result<std::uint32_t> calibrated_top_j(ServiceCore& core);
+[[nodiscard]] Result<std::uint32_t> calibrated_top_j(ServiceCore& core, const WorkControl& control);
 /// Measures and stores it again.
-[[nodiscard]] Result<std::uint32_t> calibrate_top_j(ServiceCore& core);
+/// On a machine too busy to tell (the same run takes very different times) the value is used, but
+/// not kept.
+[[nodiscard]] Result<std::uint32_t> calibrate_top_j(ServiceCore& core, const WorkControl& control);
 /// What is stored, in words; for stats.
 [[nodiscard]] Result<std::optional<std::string>> describe_top_j(ServiceCore& core,
                                                                 const EngineParts& parts);

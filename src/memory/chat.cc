@@ -55,7 +55,7 @@ Result<PreparedPrompt> ServiceChat::prepare(EngineParts& parts, const std::strin
   prepare.k = options_.k;
   prepare.inject = options_.inject;
   prepare.already_in_context = &in_context_;
-  INFERSCALE_ASSIGN_OR_RETURN(prepare.top_j, answerer_.effective_top_j(options_.top_j));
+  prepare.top_j = options_.top_j;
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<TokenId> tail, parts.prompt->tail(message));
   FallbackCounter fallbacks;
   std::size_t other = (history_.empty() ? parts.prompt->header().size() : history_.size()) +
@@ -128,7 +128,7 @@ Result<AskReply> ServiceChat::say(const std::string& message,
     return result.status();
   }
   if (header.cold) {
-    INFERSCALE_RETURN_IF_ERROR(keep_header(core_, *parts, result->branches.front().records.at(0)));
+    keep_header(core_, *parts, result->branches.front().records.at(0));
   }
   sequence.insert(sequence.end(), result->tokens.begin(), result->tokens.end());
   history_ = std::move(sequence);

@@ -136,6 +136,7 @@ Result<CompareReply> Answerer::compare(const AskRequest& request, std::uint32_t 
   if (rounds < 1 || rounds > kMaxRounds) {
     return invalid_argument("rounds: must be from 1 to 1000");
   }
+  INFERSCALE_RETURN_IF_ERROR(check_ask(request));
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
   AskRequest with_kv = request;
   with_kv.inject = true;

@@ -148,6 +148,7 @@ Status Encoder::encode_scope_run(Job& job, std::span<const Fact> facts) {
       std::min<std::size_t>(kGroupFacts, job.parts.engine->info().max_branches);
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<EncodeGroup> groups,
                               job.context->group(facts, branches));
+  job.report();
   for (const EncodeGroup& group : groups) {
     if (is_cancelled(job.control)) {
       return {};
@@ -213,8 +214,7 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
   INFERSCALE_ASSIGN_OR_RETURN(RunResult result, job.parts.engine->run(std::move(request)));
   job.reply.tokens_prefilled += result.tokens_prefilled;
   if (header.cold) {
-    INFERSCALE_RETURN_IF_ERROR(
-        keep_header(core_, job.parts, std::move(result.branches.front().records.at(1))));
+    keep_header(core_, job.parts, std::move(result.branches.front().records.at(1)));
   }
   for (std::size_t i = 0; i < encoded.size(); ++i) {
     std::shared_ptr<const Record> record = std::move(result.branches[i].records.at(0));

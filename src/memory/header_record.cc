@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/log.h"
+
 namespace inferscale {
 
 HeaderSegment lease_header(ServiceCore& core, const EngineParts& parts) {
@@ -39,13 +41,14 @@ Status warm_header(ServiceCore& core, const EngineParts& parts) {
   branch.tokens = std::move(header.segment.tokens);
   run.branches.push_back(std::move(branch));
   INFERSCALE_ASSIGN_OR_RETURN(RunResult result, parts.engine->run(std::move(run)));
-  return keep_header(core, parts, std::move(result.branches.front().records.at(0)));
+  keep_header(core, parts, std::move(result.branches.front().records.at(0)));
+  return {};
 }
 
-Status keep_header(ServiceCore& core, const EngineParts& parts,
-                   std::shared_ptr<const Record> record) {
+void keep_header(ServiceCore& core, const EngineParts& parts,
+                 std::shared_ptr<const Record> record) {
   if (record == nullptr) {
-    return {};  // the engine could not capture, which its fallbacks say: the header stays cold
+    return;  // the engine could not capture, which its fallbacks say: the header stays cold
   }
   RecordEntry entry;
   entry.model_fingerprint = parts.fingerprint();
@@ -55,10 +58,13 @@ Status keep_header(ServiceCore& core, const EngineParts& parts,
   entry.scope = record->meta().scope;
   entry.n_tokens = record->n_tokens();
   const std::lock_guard lock(core.record_mutex());
-  if (auto committed = core.catalog().commit_record(entry); !committed.ok()) {
-    return committed.status();
+  Status status = core.catalog().commit_record(entry).status();
+  if (status.ok()) {
+    status = core.store().put(entry.key, std::move(record));
   }
-  return core.store().put(entry.key, std::move(record));
+  if (!status.ok()) {
+    log_message(LogLevel::kWarning, "the header's KV is not kept on disk: " + status.to_string());
+  }
 }
 
 }  // namespace inferscale

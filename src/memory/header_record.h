@@ -22,8 +22,8 @@ struct HeaderSegment {
 [[nodiscard]] Status warm_header(ServiceCore& core, const EngineParts& parts);
 
 /// Stores a header record that a run captured; null (the engine could not capture) is nothing to
-/// store.
-[[nodiscard]] Status keep_header(ServiceCore& core, const EngineParts& parts,
-                                 std::shared_ptr<const Record> record);
+/// store. A header that cannot be kept costs the next prompt its prefill and is logged: it never
+/// fails what it was captured for.
+void keep_header(ServiceCore& core, const EngineParts& parts, std::shared_ptr<const Record> record);
 
 }  // namespace inferscale

@@ -67,6 +67,6 @@ Result<std::unique_ptr<Chat>> Service::open_chat(const ChatOptions& options) {
       *core_, answerer_, options, fmt::format("chat-{}", chats_opened_.fetch_add(1))));
 }
 
-Result<std::uint32_t> Service::calibrate_top_j() { return inferscale::calibrate_top_j(*core_); }
+Result<std::uint32_t> Service::calibrate_top_j() { return inferscale::calibrate_top_j(*core_, {}); }
 
 }  // namespace inferscale

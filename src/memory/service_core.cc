@@ -23,6 +23,24 @@ Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path
   return fresh;
 }
 
+// A directory whose secret is there had a catalog once. To take an empty one for a fresh start
+// would wipe the records of facts that a backup may still bring back.
+Status check_catalog_not_lost(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path catalog = directory / "catalog.sqlite";
+  if (!std::filesystem::exists(directory / "secret", error)) {
+    return {};
+  }
+  const std::uintmax_t size = std::filesystem::file_size(catalog, error);
+  if (!error && size > 0) {
+    return {};
+  }
+  return data_loss(
+      catalog.string() +
+      ": missing or empty, though this data directory was in use; bring it back from a "
+      "backup, or remove the whole directory to start anew");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& options,
@@ -35,6 +53,7 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   core->dependencies_ = dependencies;
   INFERSCALE_ASSIGN_OR_RETURN(core->context_, parse_context_spec(options.encode_context));
   INFERSCALE_RETURN_IF_ERROR(make_private_directory(options.directory));
+  INFERSCALE_RETURN_IF_ERROR(check_catalog_not_lost(options.directory));
   // The catalog takes the writer lock, so it comes first.
   INFERSCALE_ASSIGN_OR_RETURN(core->catalog_, open_sqlite_catalog({options.directory}));
   INFERSCALE_RETURN_IF_ERROR(core->load_secret());
@@ -52,9 +71,9 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
 Status ServiceCore::load_secret() {
   INFERSCALE_ASSIGN_OR_RETURN(secret_, read_or_create_secret(options_.directory / "secret"));
   if (secret_.size() != kSecretBytes) {
-    return data_loss(
-        fmt::format("{}: {} bytes instead of {}; remove it and every fact is encoded again",
-                    (options_.directory / "secret").string(), secret_.size(), kSecretBytes));
+    return data_loss(fmt::format(
+        "{}: {} bytes instead of {}; remove it, and a new one is made; facts are not touched",
+        (options_.directory / "secret").string(), secret_.size(), kSecretBytes));
   }
   return {};
 }

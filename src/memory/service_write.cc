@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/split_text.h"
 #include "base/utf8.h"
+#include "memory/calibration.h"
 #include "memory/service.h"
 
 namespace inferscale {
@@ -50,7 +51,8 @@ Status prepare_fact(const Scope& scope, const FactInput& input, std::uint64_t it
     return invalid_argument("text: only white space; give at least one visible character");
   }
   INFERSCALE_ASSIGN_OR_RETURN(const EventTime event, parse_event_time(input.event_time));
-  for (std::string& part : split_text(input.text, kMaxFactChunkBytes)) {
+  // A fact is one line in a prompt, so it is one here.
+  for (std::string& part : split_text(single_line(input.text), kMaxFactChunkBytes)) {
     NewFact fact;
     fact.scope = scope;
     fact.text = std::move(part);
@@ -131,7 +133,6 @@ Status Service::add_turns(const Scope& scope, std::span<const TurnInput> turns, 
 
 Status Service::add_facts(const Scope& scope, std::span<const FactInput> facts,
                           const WorkControl& control, AddReply& reply) {
-  INFERSCALE_ASSIGN_OR_RETURN(Embedder* const embedder, core_->embedder());
   for (std::size_t begin = 0; begin < facts.size() && !is_cancelled(control);
        begin += kBatchFacts) {
     const std::size_t end = std::min(begin + kBatchFacts, facts.size());
@@ -145,7 +146,11 @@ Status Service::add_facts(const Scope& scope, std::span<const FactInput> facts,
     for (const PreparedFact& p : prepared) {
       texts.push_back(p.fact.text);
     }
-    if (embedder != nullptr && !texts.empty()) {
+    if (texts.empty()) {
+      continue;  // all refused, without loading a model for it
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(Embedder* const embedder, core_->embedder());
+    if (embedder != nullptr) {
       std::vector<Result<TextVectors>> vectors = embedder->embed(texts);
       for (std::size_t i = 0; i < vectors.size(); ++i) {
         if (vectors[i].ok()) {
@@ -231,7 +236,14 @@ Status Service::embed_missing(const WorkControl& control) {
 
 Result<EncodeReply> Service::encode_pending(const WorkControl& control) {
   INFERSCALE_RETURN_IF_ERROR(embed_missing(control));
-  return encoder_.encode_pending(control);
+  INFERSCALE_ASSIGN_OR_RETURN(const EncodeReply reply, encoder_.encode_pending(control));
+  // Long work is under way anyway: `top_j` is measured here, so that the first question need not.
+  if (reply.encoded > 0 && !core_->options().top_j && !is_cancelled(control)) {
+    if (const auto top_j = calibrated_top_j(*core_, control); !top_j.ok()) {
+      log_message(LogLevel::kInfo, "top_j is not calibrated yet: " + top_j.status().to_string());
+    }
+  }
+  return reply;
 }
 
 Result<EncodeReply> Service::encode_wanted(const WorkControl& control) {
@@ -241,7 +253,10 @@ Result<EncodeReply> Service::encode_wanted(const WorkControl& control) {
 Result<FactView> Service::update(const UpdateRequest& request, bool wait,
                                  const WorkControl& control) {
   FactPatch patch;
-  patch.text = request.text;
+  if (request.text) {
+    INFERSCALE_RETURN_IF_ERROR(check_text("text", *request.text, kMaxFactBytes));
+    patch.text = single_line(*request.text);
+  }
   patch.metadata = request.metadata;
   patch.if_version = request.if_version;
   if (request.event_time) {
@@ -250,7 +265,6 @@ Result<FactView> Service::update(const UpdateRequest& request, bool wait,
     patch.event_offset_minutes = event.offset_minutes;
   }
   if (patch.text) {
-    INFERSCALE_RETURN_IF_ERROR(check_text("text", *patch.text, kMaxFactBytes));
     INFERSCALE_ASSIGN_OR_RETURN(Embedder* const embedder, core_->embedder());
     if (embedder != nullptr) {
       auto vectors = std::move(embedder->embed(std::span(&*patch.text, 1)).front());
