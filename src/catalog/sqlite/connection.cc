@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "catalog/sqlite/scrub_vfs.h"
 
 namespace inferscale::sqlite {
 namespace {
@@ -202,7 +203,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const std::filesystem::path
   std::unique_ptr<Connection> connection(new Connection(file));
   // Readers open the file for writing too: a WAL reader has to update the shared wal-index.
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
-  const int rc = sqlite3_open_v2(file.c_str(), &connection->raw_, flags, nullptr);
+  const int rc = sqlite3_open_v2(file.c_str(), &connection->raw_, flags, scrubbing_vfs());
   if (rc != SQLITE_OK) {
     return connection->raw_ == nullptr ? make_error(rc, file, sqlite3_errstr(rc))
                                        : connection->error(rc);

@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+
+#include "catalog/sqlite/scrub_vfs.h"
 
 namespace inferscale::sqlite {
 namespace {
 
 // "ISCA": tells a catalog from any other SQLite file.
 constexpr std::int64_t kApplicationId = 0x49534341;
-
-// Small pages keep single writes small; five 384-dim vectors would fit 8 KiB no better.
-constexpr std::int64_t kPageBytes = 4096;
 
 constexpr const char* kVersion1 = R"sql(
 -- An owner is a (tenant, user); its scopes add agent and run. The counters serve BM25.
@@ -210,12 +210,10 @@ Status configure_writer(Connection& connection, std::uint64_t max_bytes) {
   INFERSCALE_RETURN_IF_ERROR(
       connection.exec("PRAGMA synchronous=FULL; PRAGMA cache_size=-32768;"
                       "PRAGMA wal_autocheckpoint=1000; PRAGMA journal_size_limit=16777216"));
-  if (max_bytes > 0) {
-    const std::string limit =
-        fmt::format("PRAGMA max_page_count={}",
-                    std::max<std::uint64_t>(1, max_bytes / static_cast<std::uint64_t>(kPageBytes)));
-    INFERSCALE_RETURN_IF_ERROR(connection.exec(limit.c_str()));
-  }
+  const auto wanted = max_bytes == 0 ? kMaxPages : static_cast<long>(max_bytes / kPageBytes);
+  const std::string limit =
+      fmt::format("PRAGMA max_page_count={}", std::clamp(wanted, 1L, kMaxPages));
+  INFERSCALE_RETURN_IF_ERROR(connection.exec(limit.c_str()));
   return Status();
 }
 

@@ -15,10 +15,10 @@ namespace inferscale::sqlite {
 /// Terms are cut to this many bytes in the index and in queries alike.
 inline constexpr std::size_t kMaxTermBytes = 64;
 
-/// The FTS5 tokenizer "inferscale": SQLite's unicode61 (Latin diacritics removed) with English stemming
-/// where scripts separate words, and for scripts that do not (Chinese, Japanese, Korean, Thai, Lao,
-/// Khmer, Burmese) overlapping pairs of characters, and single ideographs.
-/// One thread at a time, like its connection.
+/// The FTS5 tokenizer "inferscale": SQLite's unicode61 (Latin diacritics removed) with English
+/// stemming where scripts separate words, and for scripts that do not (Chinese, Japanese, Korean,
+/// Thai, Lao, Khmer, Burmese) overlapping pairs of characters, and single ideographs. One thread at
+/// a time, like its connection.
 class KeywordTokenizer {
  public:
   /// Registers the tokenizer with the connection. Errors: kInternal (SQLite built without FTS5).
