@@ -17,6 +17,9 @@ constexpr Seconds kLogStep{5.0};       // between two lines where there is no te
 constexpr std::size_t kBarCells = 24;
 
 std::string rate_text(double per_second) {
+  if (per_second > 0 && per_second < 1) {
+    return fmt::format("{:.1f} s each", 1 / per_second);
+  }
   return per_second >= 100 ? fmt::format("{:.0f}/s", per_second)
                            : fmt::format("{:.1f}/s", per_second);
 }

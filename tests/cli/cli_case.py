@@ -123,7 +123,9 @@ class CliCase(unittest.TestCase):
     def _stop(process):
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
 
     def signal_while_working(self, process, number, after):
         """Sends a signal once the data directory is there and `after` seconds have passed."""

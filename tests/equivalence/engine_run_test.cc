@@ -338,6 +338,17 @@ TEST_F(EngineRun, AFailingCallbackIsAnErrorNotAnEnd) {
   EXPECT_EQ(run(ask()).tokens, before.tokens);
 }
 
+TEST_F(EngineRun, ACallbackThatCallsTheEngineIsRefused) {
+  RunRequest request = ask(1);
+  Status inner;
+  request.on_token = [&](TokenId) {
+    inner = engine_->run(ask(1)).status();
+    return true;
+  };
+  EXPECT_TRUE(engine_->run(request).ok());
+  EXPECT_EQ(inner.code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(EngineRun, AFullQueueSaysSo) {
   LlamaEngineOptions small = options();
   small.max_queue = 1;

@@ -70,6 +70,10 @@ class LlamaEngine final : public Engine {
   /// cache is emptied.
   template <typename Answer, typename Call>
   [[nodiscard]] Answer submit(const Call& call) {
+    if (std::this_thread::get_id() == thread_.get_id()) {
+      return invalid_argument(
+          "a callback of a run must not call the engine: it would wait for itself");
+    }
     Answer answer = Status(StatusCode::kInternal, "the engine's thread did not answer");
     Task task([&] { answer = guarded<Answer>(call); });
     std::future<void> done = task.get_future();
