@@ -26,12 +26,10 @@ struct MemoryOptions {
       model;  ///< GGUF of the served model; needed once something is encoded or asked
   std::filesystem::path
       embedder;  ///< GGUF of the embedding model; empty: retrieval by keywords alone
-  std::filesystem::path
-      cache_directory;  ///< for derived files that may be lost (fingerprint cache)
+  std::filesystem::path cache_directory;    ///< for derived files that may be lost
   std::string encode_context = "window:8";  ///< "header", "primer:N", "window:N"
-  std::optional<std::uint32_t>
-      top_j;                  ///< best facts prefilled as text; unset: calibrated once per model
-  std::string system_prompt;  ///< empty: the built-in one
+  std::optional<std::uint32_t> top_j;  ///< facts prefilled as text; unset: calibrated per model
+  std::string system_prompt;           ///< empty: the built-in one
 
   std::uint64_t host_budget_bytes = 1ULL << 30;  ///< records in memory
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< records on disk; 0 keeps none
@@ -41,12 +39,11 @@ struct MemoryOptions {
   int threads = 0;                   ///< 0: the number of cores
 };
 
-/// Reports long work: called from the calling thread between steps; must not throw.
+/// Called from the calling thread between steps of long work; must not throw.
 using Progress =
     std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
 
-/// Ends long work early (Ctrl-C) at the next step: what is committed stays, a repeated call goes on
-/// from there.
+/// Cancelled work (Ctrl-C) ends at the next step; a repeated call goes on from what is committed.
 struct WorkControl {
   Progress progress;
   const std::atomic<bool>* cancelled = nullptr;
@@ -268,8 +265,7 @@ class INFERSCALE_API MemoryService {
                                              const WorkControl& control) = 0;
   /// Encodes what is still without a record, in every scope.
   [[nodiscard]] virtual Result<EncodeReply> encode_pending(const WorkControl& control) = 0;
-  /// Encodes only the facts that earlier answers found without KV (evicted, damaged or not yet
-  /// encoded), so that the next answer finds them.
+  /// Encodes only the facts that earlier answers found without KV.
   [[nodiscard]] virtual Result<EncodeReply> encode_wanted(const WorkControl& control) = 0;
 
   [[nodiscard]] virtual Result<SearchReply> search(const Scope& scope, const std::string& query,

@@ -117,6 +117,7 @@ class ImportRun {
       report_.turns += reply.turns;
       report_.facts_added += reply.facts_added;
       report_.facts_existing += reply.facts_existing;
+      report_.note = reply.note.empty() ? report_.note : reply.note;
       for (ItemError error : reply.errors) {
         error.item = sources[from + std::min<std::uint64_t>(error.item, count - 1)];
         report_.errors.push_back(std::move(error));
@@ -188,6 +189,9 @@ Result<int> run_import(Shell& shell, const ImportArgs& args) {
                     report.turns, report.facts_added));
   }
   print_report(shell, report);
+  if (!report.note.empty()) {
+    shell.note("inferscale: warning: " + report.note);
+  }
   if (interrupted()) {
     shell.note(
         "inferscale: interrupted; what is stored is kept: run the same command again to go on");

@@ -215,6 +215,7 @@ std::string json_text(const ImportReport& report) {
                    {"format", report.format},
                    {"interrupted", report.interrupted},
                    {"errors", view(report.errors)},
+                   {"note", report.note},
                    {"elapsed_ms", report.elapsed_ms}});
 }
 

@@ -19,6 +19,7 @@ struct ImportReport {
   std::string format;
   bool interrupted = false;
   std::vector<ItemError> errors;
+  std::string note;  ///< set when facts were taken but not embedded yet, and why
   double elapsed_ms = 0;
 };
 

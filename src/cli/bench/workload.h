@@ -11,7 +11,7 @@
 
 namespace inferscale::cli {
 
-/// Sizes of the workload in tokens (docs/performance.md).
+/// Sizes of the workload in tokens (docs/cli.md).
 struct WorkloadShape {
   std::uint32_t header = 40;
   std::uint32_t fact = 28;  ///< a fact's line, date and newline included, within 2 of this
