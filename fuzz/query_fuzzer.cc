@@ -42,7 +42,7 @@ class Fixture {
     require(opened.ok());
     catalog_ = std::move(opened).value();
     for (const char* text : {"Mara adopted a whippet", "Teo's tortoise \"Gustav\"",
-                             "NEAR(a b) OR *", "日本語の鳥", "tabs\tand -minus AND"}) {
+                             "NEAR(a b) OR *", "日本語の鳥", "tabs and -minus AND"}) {
       NewFact fact;
       fact.text = text;
       fact.metadata = R"({"city":"Graz","score":3,"tags":["a","b"]})";
