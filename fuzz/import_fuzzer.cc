@@ -50,13 +50,16 @@ void check_split(std::string_view text) {
     return;
   }
   constexpr std::size_t kPieceBytes = 16;
-  std::size_t words = 0;
+  const auto visible = [](std::string_view part) {
+    return std::count_if(part.begin(), part.end(),
+                         [](char c) { return c != ' ' && c != '\t' && c != '\r' && c != '\n'; });
+  };
+  std::ptrdiff_t kept = 0;
   for (const std::string& piece : inferscale::split_text(text, kPieceBytes)) {
     require(!piece.empty() && piece.size() <= kPieceBytes && is_text(piece));
-    words += piece.size() - static_cast<std::size_t>(std::count(piece.begin(), piece.end(), ' '));
+    kept += visible(piece);
   }
-  require(words ==
-          text.size() - static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')));
+  require(kept == visible(text));
 }
 
 }  // namespace
