@@ -123,7 +123,7 @@ class Interrupted(CliCase):
         self.assertEqual([fact["state"] for fact in reply["facts"]], ["injected"] * 3)
 
     def test_ctrl_c(self):
-        reply = self.signal_while_working(self.start(*self.importing), INTERRUPT, after=0.7)
+        reply = self.signal_while_working(self.start(*self.importing), INTERRUPT, after=0.5)
         self.assertEqual(reply.code, 130, (reply.out, reply.err))
         document = reply.json
         self.assertIs(document["interrupted"], True)
@@ -133,12 +133,12 @@ class Interrupted(CliCase):
 
     def test_ctrl_c_in_text_mode_says_how_to_go_on(self):
         importing = [argument for argument in self.importing if argument != "--json"]
-        reply = self.signal_while_working(self.start(*importing), INTERRUPT, after=0.7)
+        reply = self.signal_while_working(self.start(*importing), INTERRUPT, after=0.5)
         self.assertEqual(reply.code, 130)
         self.assertIn(b"run the same command again", reply.err)
 
     def test_kill(self):
-        for after in (0.1, 0.5, 1.0):
+        for after in (0.05, 0.3, 0.6):
             reply = self.signal_while_working(self.start(*self.importing), KILL, after=after)
             self.assertEqual(reply.code, -KILL)
         self.check_completed()
