@@ -30,7 +30,7 @@ CREATE TABLE scopes(
   hash BLOB NOT NULL UNIQUE,
   UNIQUE(owner, agent, run)) STRICT;
 
--- The live version of each fact. pk is the ingest sequence; AUTOINCREMENT never gives one out twice.
+-- The live version of each fact. pk is the ingest sequence: AUTOINCREMENT never gives one twice.
 CREATE TABLE facts(
   pk INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
@@ -109,7 +109,7 @@ END;
 
 -- Which KV record stands for which fact version. stale: it saw a fact version or a record that was
 -- superseded since; it is served until it is encoded again. retired: it was replaced, but others
--- were encoded behind its KV: it stays as a link of the chain of what they saw, and is never served.
+-- were encoded behind its KV: it stays, never served, as a link in the chain of what they saw.
 CREATE TABLE records(
   pk INTEGER PRIMARY KEY AUTOINCREMENT,
   fact INTEGER REFERENCES facts(pk),
