@@ -127,14 +127,15 @@ class Parser {
       return condition(key, Filter::Op::kEq, operand);
     }
     Filter all{Filter::Op::kAnd, "", {}, {}};
-    for (const auto& [name, value] : operand.items()) {
+    for (const auto& item : operand.items()) {
+      const std::string& name = item.key();
       const auto* const op = std::find_if(std::begin(kOps), std::end(kOps),
                                           [&](const OpName& row) { return name == row.name; });
       if (op == std::end(kOps)) {
         return invalid_argument(fmt::format(
             "filter: unknown operator \"{}\" for \"{}\"; use one of {}", name, key, kOpList));
       }
-      INFERSCALE_ASSIGN_OR_RETURN(Filter child, condition(key, op->op, value));
+      INFERSCALE_ASSIGN_OR_RETURN(Filter child, condition(key, op->op, item.value()));
       all.children.push_back(std::move(child));
     }
     if (all.children.empty()) {
