@@ -134,7 +134,9 @@ TEST(Delete, OrphanedRecordsOfAKilledProcessAreSweptAtTheNextStart) {
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::skip_existing);
   std::filesystem::remove_all(rig.options.directory / "kv-before");
   rig.open();
-  for (const TierStats& tier : rig.service->stats()->kv.tiers) {
+  const auto stats = rig.service->stats();
+  ASSERT_TRUE(stats.ok()) << stats.status().to_string();
+  for (const TierStats& tier : stats->kv.tiers) {
     EXPECT_LE(tier.records, 1U) << tier.name << ": only the header's record may be left";
   }
 }
