@@ -73,6 +73,9 @@ void check(std::span<const std::byte> bytes, const StateSpec& spec) {
 /// Without this few mutations would get past the constants at the start.
 std::vector<std::byte> with_envelope(std::span<const std::byte> bytes) {
   std::vector<std::byte> fixed(bytes.begin(), bytes.end());
+  if (fixed.empty()) {
+    return fixed;
+  }
   const std::uint32_t words[] = {0xaf143cd8U, 0, 1};
   std::memcpy(fixed.data(), words, std::min(fixed.size(), sizeof(words)));
   return fixed;

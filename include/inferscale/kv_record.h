@@ -43,6 +43,9 @@ struct RecordMeta {
   KvShape shape;  ///< n_kv_heads is that of this shard
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
+  /// How many tokens stood before the record's own while it was encoded: with these, what having it
+  /// again would cost. Bookkeeping: decides what is evicted first, never what is served.
+  std::uint32_t context_tokens = 0;
   friend bool operator==(const RecordMeta&, const RecordMeta&) = default;
 };
 

@@ -27,6 +27,9 @@ enum class MissReason : std::uint8_t {
   kWrongScope,    ///< belongs to a scope the request may not use ("wrong_scope")
   kWrongTokens,   ///< token ids differ ("wrong_tokens")
   kWrongContext,  ///< encode context not allowed or not the expected one ("wrong_context")
+  kNoRoom,        ///< on disk, and the host budget is full of leased records ("host_budget_full")
+  kSlowLoad,      ///< loading it would take longer than prefilling its tokens
+                  ///< ("load_slower_than_prefill")
 };
 [[nodiscard]] INFERSCALE_API const char* miss_reason_name(MissReason reason);
 
@@ -38,6 +41,9 @@ struct RecordRequest {
   Hash128 scope;  ///< scope_hash of the record's owner, which the caller may use
   std::span<const TokenId> token_ids;  ///< compared id by id; borrowed for the call
   Hash128 context_id;                  ///< what the catalog says the record was encoded behind
+  /// What prefilling its tokens would take, in microseconds; 0: unknown, the record is loaded
+  /// whatever that takes.
+  double prefill_us = 0;
 };
 
 /// Keeps a record usable: it cannot be evicted or wiped while leased. Movable, releases on
@@ -72,6 +78,8 @@ struct TierStats {
 struct KvStoreStats {
   std::vector<TierStats> tiers;
   std::uint64_t puts = 0;
+  std::uint64_t promotions = 0;     ///< records brought up to the host tier
+  std::uint64_t written_later = 0;  ///< records that the disk refused at first and took since
   std::uint64_t leases_active = 0;
   std::uint64_t misses_by_reason[16] = {};  ///< indexed by MissReason
 };
@@ -98,7 +106,8 @@ class INFERSCALE_API KvStore {
   [[nodiscard]] static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options);
   virtual ~KvStore() = default;
 
-  /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier.
+  /// One lease per request, in order; a miss carries its reason. Promotes records to the host tier,
+  /// whose budget leases never exceed (but where it is 0: then leases alone keep their records).
   /// Bytes are verified against their checksums before they are leased.
   [[nodiscard]] virtual std::vector<Lease> acquire(std::span<const RecordRequest> requests) = 0;
   /// Stores (or replaces) a record in every tier that has room. Errors: kResourceExhausted (no tier

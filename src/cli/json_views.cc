@@ -136,13 +136,17 @@ Json kv_json(const KvStoreStats& kv) {
                      {"corrupt", tier.corrupt}});
   }
   Json misses = Json::object();
-  for (std::size_t i = 1; i <= static_cast<std::size_t>(MissReason::kWrongContext); ++i) {
+  for (std::size_t i = 1; i < std::size(kv.misses_by_reason); ++i) {
     if (kv.misses_by_reason[i] > 0) {
       misses[miss_reason_name(static_cast<MissReason>(i))] = kv.misses_by_reason[i];
     }
   }
-  return {
-      {"tiers", tiers}, {"puts", kv.puts}, {"leases_active", kv.leases_active}, {"misses", misses}};
+  return {{"tiers", tiers},
+          {"puts", kv.puts},
+          {"promotions", kv.promotions},
+          {"written_later", kv.written_later},
+          {"leases_active", kv.leases_active},
+          {"misses", misses}};
 }
 
 Json view(const StatsReply& stats) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <list>
+#include <optional>
 #include <unordered_map>
 
 #include "inferscale/kv_record.h"
@@ -29,6 +30,16 @@ class BoundedKeySet {
       order_.erase(found->second);
       by_key_.erase(found);
     }
+  }
+
+  /// Removes the key that was inserted first; nothing when empty.
+  [[nodiscard]] std::optional<RecordKey> take_oldest() {
+    if (order_.empty()) {
+      return std::nullopt;
+    }
+    const RecordKey key = order_.front();
+    erase(key);
+    return key;
   }
 
   [[nodiscard]] bool contains(const RecordKey& key) const { return by_key_.contains(key); }

@@ -75,7 +75,7 @@ bool for_each_entry(const fs::path& directory, Visit visit) {
 }  // namespace
 
 struct DiskTier::Found {
-  LruIndex<File>::Entry entry;
+  EvictionIndex<File>::Entry entry;
   std::int64_t modified_ns = 0;
 };
 
@@ -141,7 +141,8 @@ void DiskTier::adopt(const fs::path& file, std::vector<Found>* found) {
     return;
   }
   Found entry;
-  entry.entry = {*key_of(file), start->file_size, File{header->meta.scope}};
+  entry.entry = {*key_of(file), start->file_size, recompute_tokens(header->meta, header->n_tokens),
+                 File{header->meta.scope}};
   entry.modified_ns = start->modified_ns;
   found->push_back(std::move(entry));
 }
@@ -157,14 +158,18 @@ Status DiskTier::make_room(const RecordKey& key, std::uint64_t size,
       if (index_.bytes() - (old != nullptr ? old->bytes : 0) + size <= budget_bytes_) {
         return Status();
       }
-      const auto& order = index_.oldest_first();
-      const auto oldest = std::find_if(order.begin(), order.end(),
-                                       [&](const auto& entry) { return entry.key != key; });
-      if (oldest == order.end()) {
+      bool found = false;
+      index_.in_eviction_order([&](const auto& entry) {
+        found = entry.key != key;
+        if (found) {
+          victim = entry.key;
+          erased = entry.value.erased;
+        }
+        return !found;
+      });
+      if (!found) {
         return Status();
       }
-      victim = oldest->key;
-      erased = oldest->value.erased;
     }
     if (erased) {
       INFERSCALE_RETURN_IF_ERROR(wipe_file(path_of(victim)));
@@ -173,7 +178,7 @@ Status DiskTier::make_room(const RecordKey& key, std::uint64_t size,
           fmt::format("cannot remove {}: {}", path_of(victim).string(), error.message()));
     }
     const std::lock_guard lock(mutex_);
-    index_.remove(victim);
+    index_.evict(victim);
     if (!erased) {
       ++evictions_;
       evicted->push_back(victim);
@@ -200,7 +205,8 @@ Status DiskTier::put(const RecordKey& key, std::shared_ptr<const Record> record,
     return unavailable("disk tier: " + status.message());
   }
   index_.remove(key);
-  index_.insert({key, size, File{record->meta().scope, next_generation_++}});
+  index_.insert({key, size, recompute_tokens(record->meta(), record->n_tokens()),
+                 File{record->meta().scope, next_generation_++}});
   return Status();
 }
 
@@ -311,11 +317,12 @@ Status DiskTier::erase(std::span<const RecordKey> keys, std::uint64_t* removed) 
 std::vector<RecordKey> DiskTier::keys(std::optional<Hash128> scope) const {
   const std::lock_guard lock(mutex_);
   std::vector<RecordKey> keys;
-  for (const auto& entry : index_.oldest_first()) {
+  index_.in_eviction_order([&](const auto& entry) {
     if (!scope || entry.value.scope == *scope) {
       keys.push_back(entry.key);
     }
-  }
+    return true;
+  });
   return keys;
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/lru_index.h"
+#include "kv/eviction_index.h"
 #include "kv/tier.h"
 
 namespace inferscale {
@@ -45,7 +45,9 @@ class DiskTier final : public Tier {
   struct Found;
 
   DiskTier(std::filesystem::path directory, std::uint64_t budget_bytes)
-      : directory_(std::move(directory)), budget_bytes_(budget_bytes) {}
+      : directory_(std::move(directory)),
+        budget_bytes_(budget_bytes),
+        index_(budget_bytes / 5 * 4) {}
 
   [[nodiscard]] std::filesystem::path path_of(const RecordKey& key) const;
   [[nodiscard]] Status scan();
@@ -68,7 +70,7 @@ class DiskTier final : public Tier {
 
   /// Held for moments only. Entries appear and vanish while write_mutex_ is held too.
   mutable std::mutex mutex_;
-  LruIndex<File> index_;
+  EvictionIndex<File> index_;
   std::uint64_t next_generation_ = 1;
   std::uint64_t hits_ = 0;
   std::uint64_t evictions_ = 0;

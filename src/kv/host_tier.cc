@@ -11,16 +11,18 @@ std::optional<std::vector<RecordKey>> HostTier::choose_victims(const RecordKey& 
   const auto* old = index_.find(key);
   std::uint64_t used = index_.bytes() - (old != nullptr ? old->bytes : 0);
   std::vector<RecordKey> victims;
-  for (const auto& entry : index_.oldest_first()) {
-    if (used + size <= budget_bytes_) {
-      break;
-    }
+  if (used + size <= budget_bytes_) {
+    return victims;
+  }
+  const std::uint64_t target = low_watermark(budget_bytes_, size);
+  index_.in_eviction_order([&](const auto& entry) {
     // With one owner, this tier, nobody can become another while mutex_ is held.
     if (entry.key != key && entry.value.use_count() == 1) {
       used -= entry.bytes;
       victims.push_back(entry.key);
     }
-  }
+    return used + size > target;
+  });
   if (used + size > budget_bytes_) {
     return std::nullopt;
   }
@@ -45,12 +47,13 @@ Status HostTier::put(const RecordKey& key, std::shared_ptr<const Record> record,
                     index_.bytes(), budget_bytes_, size));
   }
   for (const RecordKey& victim : *victims) {
-    dropped.push_back(index_.remove(victim));
+    dropped.push_back(index_.evict(victim));
     evicted->push_back(victim);
     ++evictions_;
   }
   dropped.push_back(index_.remove(key));
-  index_.insert({key, size, std::move(record)});
+  const double cost = recompute_tokens(record->meta(), record->n_tokens());
+  index_.insert({key, size, cost, std::move(record)});
   return Status();
 }
 
@@ -98,11 +101,12 @@ Status HostTier::erase(std::span<const RecordKey> keys, std::uint64_t* removed) 
 std::vector<RecordKey> HostTier::keys(std::optional<Hash128> scope) const {
   const std::lock_guard lock(mutex_);
   std::vector<RecordKey> keys;
-  for (const auto& entry : index_.oldest_first()) {
+  index_.in_eviction_order([&](const auto& entry) {
     if (!scope || entry.value->meta().scope == *scope) {
       keys.push_back(entry.key);
     }
-  }
+    return true;
+  });
   return keys;
 }
 

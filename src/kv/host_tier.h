@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kv/lru_index.h"
+#include "kv/eviction_index.h"
 #include "kv/tier.h"
 
 namespace inferscale {
@@ -17,7 +17,8 @@ namespace inferscale {
 /// its last holder lets go.
 class HostTier final : public Tier {
  public:
-  explicit HostTier(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  explicit HostTier(std::uint64_t budget_bytes)
+      : budget_bytes_(budget_bytes), index_(budget_bytes / 5 * 4) {}
 
   [[nodiscard]] std::string_view name() const override { return "host"; }
   [[nodiscard]] Status put(const RecordKey& key, std::shared_ptr<const Record> record,
@@ -31,14 +32,14 @@ class HostTier final : public Tier {
  private:
   using RecordPtr = std::shared_ptr<const Record>;
 
-  /// Which records must go so that `size` bytes fit under `key`; nothing when not enough can go.
+  /// Which records go so that `size` bytes fit under `key`; nothing when not enough can go.
   [[nodiscard]] std::optional<std::vector<RecordKey>> choose_victims(const RecordKey& key,
                                                                      std::uint64_t size) const;
 
   const std::uint64_t budget_bytes_;
   mutable std::mutex mutex_;
   // Protected by mutex_:
-  LruIndex<RecordPtr> index_;
+  EvictionIndex<RecordPtr> index_;
   std::uint64_t hits_ = 0;
   std::uint64_t evictions_ = 0;
   std::uint64_t corrupt_ = 0;

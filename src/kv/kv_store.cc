@@ -8,15 +8,20 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "kv/bounded_key_set.h"
 #include "kv/disk_tier.h"
 #include "kv/host_tier.h"
 #include "kv/lease_table.h"
+#include "kv/load_rate.h"
 #include "kv/tier.h"
 
 namespace inferscale {
 namespace {
+
+/// How many records that the disk refused are written with each one that it takes again.
+constexpr std::size_t kWrittenLaterPerPut = 8;
 
 /// How many erased and how many evicted keys are remembered, only to give a miss its right reason.
 constexpr std::size_t kRememberedKeys = 1U << 16;
@@ -41,8 +46,10 @@ MissReason mismatch(const RecordRequest& request, const Record& record) {
 
 class TieredKvStore final : public KvStore {
  public:
-  TieredKvStore(std::unique_ptr<Tier> host, std::unique_ptr<Tier> disk)
-      : host_(std::move(host)), disk_(std::move(disk)) {}
+  /// Without `host_keeps` (a budget of 0) the host tier takes nothing, and leases alone keep what
+  /// was loaded from disk.
+  TieredKvStore(std::unique_ptr<Tier> host, bool host_keeps, std::unique_ptr<Tier> disk)
+      : host_(std::move(host)), disk_(std::move(disk)), host_keeps_(host_keeps) {}
 
   std::vector<Lease> acquire(std::span<const RecordRequest> requests) override;
   Status put(const RecordKey& key, RecordPtr record) override;
@@ -60,10 +67,13 @@ class TieredKvStore final : public KvStore {
   };
 
   Lease acquire_one(const RecordRequest& request);
+  bool load_is_slow(const RecordRequest& request);
   Found find(const RecordKey& key);
+  Found find_in(Tier& tier, const RecordKey& key);
   Lease grant(const RecordKey& key, const Found& found);
   Result<EraseCounts> erase_keys(std::span<const RecordKey> keys);
   std::vector<RecordKey> keys_in_tiers(std::optional<Hash128> scope) const;
+  void write_later();  // requires write_mutex_
 
   // These require mutex_.
   Lease miss(MissReason reason);
@@ -75,12 +85,15 @@ class TieredKvStore final : public KvStore {
   // Constant after construction; the tiers synchronise themselves. disk_ may be null.
   const std::unique_ptr<Tier> host_;
   const std::unique_ptr<Tier> disk_;
+  const bool host_keeps_;
+  LoadRate disk_rate_;
   const std::shared_ptr<LeaseTable> leases_ = std::make_shared<LeaseTable>();
 
   // Lock order: write_mutex_, mutex_, those of the tiers.
 
   /// Held during a whole put or erase, disk included, so that none sees half of another.
   std::mutex write_mutex_;
+  BoundedKeySet unwritten_{kRememberedKeys};  // in the host tier alone: the disk refused them
 
   /// Held for moments, never while reading or writing files. A lease is given and a record moves
   /// up to the host tier only while it is held, which is what erase relies on.
@@ -89,6 +102,8 @@ class TieredKvStore final : public KvStore {
   BoundedKeySet erased_{kRememberedKeys};
   BoundedKeySet evicted_{kRememberedKeys};
   std::uint64_t puts_ = 0;
+  std::uint64_t promotions_ = 0;
+  std::uint64_t written_later_ = 0;
   decltype(KvStoreStats::misses_by_reason) misses_by_reason_ = {};
 };
 
@@ -108,6 +123,10 @@ Lease TieredKvStore::acquire_one(const RecordRequest& request) {
       return miss(MissReason::kErased);
     }
   }
+  if (load_is_slow(request)) {
+    const std::lock_guard lock(mutex_);
+    return miss(MissReason::kSlowLoad);
+  }
   const Found found = find(request.key);
   if (found.record == nullptr) {
     const std::lock_guard lock(mutex_);
@@ -121,25 +140,38 @@ Lease TieredKvStore::acquire_one(const RecordRequest& request) {
   return grant(request.key, found);
 }
 
+bool TieredKvStore::load_is_slow(const RecordRequest& request) {
+  return disk_ != nullptr && !host_->contains(request.key) && disk_->contains(request.key) &&
+         disk_rate_.slower_than(kv_elements(request.shape, request.token_ids.size()),
+                                request.prefill_us);
+}
+
 TieredKvStore::Found TieredKvStore::find(const RecordKey& key) {
-  Found found;
-  for (Tier* tier : {host_.get(), disk_.get()}) {
-    if (tier == nullptr) {
-      continue;
-    }
-    Result<RecordPtr> record = tier->get(key);
-    if (record.ok() && *record != nullptr) {
-      found.record = std::move(*record);
-      found.in_host = tier == host_.get();
-      return found;
-    }
-    if (!record.ok()) {
-      const bool corrupt = record.status().code() == StatusCode::kDataLoss;
-      found.corrupt |= corrupt;
-      log_message(corrupt ? LogLevel::kWarning : LogLevel::kDebug,
-                  fmt::format("record {}: {}", key.value.to_hex(), record.status().message()));
-    }
+  Found in_host = find_in(*host_, key);
+  if (in_host.record != nullptr || disk_ == nullptr) {
+    in_host.in_host = in_host.record != nullptr;
+    return in_host;
   }
+  const Stopwatch watch;
+  Found on_disk = find_in(*disk_, key);
+  if (on_disk.record != nullptr) {
+    disk_rate_.note(kv_elements(on_disk.record->meta().shape, on_disk.record->n_tokens()),
+                    watch.elapsed_ms() / 1e3);
+  }
+  on_disk.corrupt |= in_host.corrupt;
+  return on_disk;
+}
+
+TieredKvStore::Found TieredKvStore::find_in(Tier& tier, const RecordKey& key) {
+  Found found;
+  Result<RecordPtr> record = tier.get(key);
+  if (record.ok()) {
+    found.record = std::move(*record);
+    return found;
+  }
+  found.corrupt = record.status().code() == StatusCode::kDataLoss;
+  log_message(found.corrupt ? LogLevel::kWarning : LogLevel::kDebug,
+              fmt::format("record {}: {}", key.value.to_hex(), record.status().message()));
   return found;
 }
 
@@ -150,8 +182,11 @@ Lease TieredKvStore::grant(const RecordKey& key, const Found& found) {
   if (!stored(key)) {
     return miss(reason_for_absence(key));
   }
-  if (!found.in_host && !host_->contains(key)) {
-    (void)put_host(key, found.record);  // no room: the lease alone keeps the record
+  if (!found.in_host && !host_->contains(key) && host_keeps_) {
+    if (!put_host(key, found.record).ok()) {
+      return miss(MissReason::kNoRoom);
+    }
+    ++promotions_;
   }
   return leases_->grant(key, found.record);
 }
@@ -171,6 +206,12 @@ Status TieredKvStore::put(const RecordKey& key, RecordPtr record) {
   std::vector<RecordKey> evicted;
   const Status on_disk = disk_ != nullptr ? disk_->put(key, std::move(record), &evicted)
                                           : resource_exhausted("the disk tier is off");
+  if (on_disk.ok()) {
+    unwritten_.erase(key);
+    write_later();
+  } else if (in_host.ok() && on_disk.code() == StatusCode::kUnavailable) {
+    unwritten_.insert(key);
+  }
   const std::lock_guard lock(mutex_);
   remember_evicted(evicted);
   if (!in_host.ok() && !on_disk.ok()) {
@@ -179,6 +220,29 @@ Status TieredKvStore::put(const RecordKey& key, RecordPtr record) {
   }
   ++puts_;
   return on_disk.code() == StatusCode::kUnavailable ? on_disk : Status();
+}
+
+// The disk takes records again: what it refused goes there now, before the host tier evicts it.
+void TieredKvStore::write_later() {
+  for (std::size_t i = 0; i < kWrittenLaterPerPut; ++i) {
+    const std::optional<RecordKey> key = unwritten_.take_oldest();
+    if (!key) {
+      return;
+    }
+    const Found found = find_in(*host_, *key);
+    if (found.record == nullptr) {
+      continue;  // evicted, erased or damaged meanwhile
+    }
+    std::vector<RecordKey> evicted;
+    const Status written = disk_->put(*key, found.record, &evicted);
+    const std::lock_guard lock(mutex_);
+    remember_evicted(evicted);
+    if (!written.ok()) {
+      unwritten_.insert(*key);
+      return;
+    }
+    ++written_later_;
+  }
 }
 
 bool TieredKvStore::contains(const RecordKey& key) const {
@@ -244,6 +308,8 @@ KvStoreStats TieredKvStore::stats() const {
   stats.leases_active = leases_->active();
   const std::lock_guard lock(mutex_);
   stats.puts = puts_;
+  stats.promotions = promotions_;
+  stats.written_later = written_later_;
   std::copy(std::begin(misses_by_reason_), std::end(misses_by_reason_),
             std::begin(stats.misses_by_reason));
   return stats;
@@ -291,8 +357,9 @@ Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options) {
   if (with_disk) {
     INFERSCALE_ASSIGN_OR_RETURN(disk, DiskTier::open(options.directory, options.disk_budget_bytes));
   }
-  return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
-      std::make_unique<HostTier>(options.host_budget_bytes), std::move(disk)));
+  return std::unique_ptr<KvStore>(
+      std::make_unique<TieredKvStore>(std::make_unique<HostTier>(options.host_budget_bytes),
+                                      options.host_budget_bytes > 0, std::move(disk)));
 }
 
 }  // namespace inferscale

@@ -77,6 +77,10 @@ Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
     return invalid_argument(fmt::format("shard: {} of {} is not within 1..{}", meta.shard_index,
                                         meta.shard_count, format::kMaxShards));
   }
+  if (meta.context_tokens > format::kMaxTokens) {
+    return invalid_argument(fmt::format("context tokens: {} is not within 0..{}",
+                                        meta.context_tokens, format::kMaxTokens));
+  }
   if (n_tokens < 1 || n_tokens > format::kMaxTokens) {
     return invalid_argument(
         fmt::format("tokens: {} is not within 1..{}", n_tokens, format::kMaxTokens));
@@ -102,11 +106,10 @@ Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
   INFERSCALE_RETURN_IF_ERROR(check_envelope(bytes));
   const auto codec = load<std::uint32_t>(bytes, format::kCodecAt);
   const auto kind = load<std::uint32_t>(bytes, format::kContextKindAt);
-  const auto flags = load<std::uint32_t>(bytes, format::kFlagsAt);
   // Before they are narrowed to their enums.
-  if (!known_codec(codec) || !known_context_kind(kind) || flags != 0) {
-    return data_loss(fmt::format("record header: codec {}, context kind {} or flags {} unknown",
-                                 codec, kind, flags));
+  if (!known_codec(codec) || !known_context_kind(kind)) {
+    return data_loss(
+        fmt::format("record header: codec {} or context kind {} unknown", codec, kind));
   }
   RecordHeader header;
   RecordMeta& meta = header.meta;
@@ -119,6 +122,7 @@ Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
   meta.shape.n_kv_heads = load<std::uint32_t>(bytes, format::kHeadCountAt);
   meta.shape.head_dim_k = load<std::uint32_t>(bytes, format::kHeadDimKAt);
   meta.shape.head_dim_v = load<std::uint32_t>(bytes, format::kHeadDimVAt);
+  meta.context_tokens = load<std::uint32_t>(bytes, format::kContextTokensAt);
   meta.shard_index = load<std::uint32_t>(bytes, format::kShardIndexAt);
   meta.shard_count = load<std::uint32_t>(bytes, format::kShardCountAt);
   header.n_tokens = load<std::uint32_t>(bytes, format::kTokenCountAt);
@@ -153,7 +157,7 @@ void encode_record_header(const RecordHeader& header, std::byte* out) {
   store(out, format::kHeadDimVAt, meta.shape.head_dim_v);
   store(out, format::kShardIndexAt, meta.shard_index);
   store(out, format::kShardCountAt, meta.shard_count);
-  store(out, format::kFlagsAt, std::uint32_t{0});
+  store(out, format::kContextTokensAt, meta.context_tokens);
   store(out, format::kPayloadBytesAt, record_layout(meta, header.n_tokens).payload_bytes);
   store(out, format::kBodyChecksumAt, header.body_checksum.bytes);
   const Hash128 checksum = xxh3_128(std::span(out, format::kHeaderChecksumAt));

@@ -54,6 +54,10 @@ const char* miss_reason_name(MissReason reason) {
       return "wrong_scope";
     case MissReason::kWrongTokens:
       return "wrong_tokens";
+    case MissReason::kNoRoom:
+      return "host_budget_full";
+    case MissReason::kSlowLoad:
+      return "load_slower_than_prefill";
     case MissReason::kWrongContext:
       return "wrong_context";
   }

@@ -13,7 +13,7 @@
 
 namespace inferscale {
 
-/// One place that keeps records within a byte budget, the least recently used giving way. Any
+/// One place that keeps records within a byte budget; what gives way is EvictionIndex's choice. Any
 /// record may vanish at any time. Thread-safe. Knows nothing of requests, scopes that may be used,
 /// or other tiers: that is the store's part. Every implementation passes
 /// tests/conformance/tier_suite.h.
@@ -46,7 +46,7 @@ class Tier {
   /// and a later erase tries again.
   [[nodiscard]] virtual Status erase(std::span<const RecordKey> keys, std::uint64_t* removed) = 0;
 
-  /// Keys of all records or of those owned by `scope`, least recently used first.
+  /// Keys of all records or of those owned by `scope`, in the order in which they would give way.
   [[nodiscard]] virtual std::vector<RecordKey> keys(std::optional<Hash128> scope) const = 0;
 
   [[nodiscard]] virtual TierStats stats() const = 0;

@@ -176,6 +176,7 @@ void Answerer::lease_lines(const EngineParts& parts, const Scope& scope,
     request.scope = scope_hash(lines[i].fact.scope);
     request.token_ids = lines[i].tokens;
     request.context_id = entry->context_id;
+    request.prefill_us = core_.prefill_rate().us_for(lines[i].tokens.size());
     requests.push_back(request);
     requested.push_back(i);
   }
@@ -271,6 +272,7 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
   TextStream stream(parts->engine->tokenizer(), request.on_text);
   run.on_token = [&stream](TokenId token) { return stream.push(token); };
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, parts->engine->run(std::move(run)));
+  core_.prefill_rate().note(result.tokens_prefilled, result.timings.prefill_ms);
   if (header.cold) {
     keep_header(core_, *parts, result.branches.front().records.at(0));
   }

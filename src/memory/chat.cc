@@ -127,6 +127,7 @@ Result<AskReply> ServiceChat::say(const std::string& message,
     restart();  // what of the turn reached the cache is unknown
     return result.status();
   }
+  core_.prefill_rate().note(result->tokens_prefilled, result->timings.prefill_ms);
   if (header.cold) {
     keep_header(core_, *parts, result->branches.front().records.at(0));
   }

@@ -178,6 +178,7 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
   attended.insert(attended.end(), context.tokens.begin(), context.tokens.end());
   RecordMeta meta = core_.record_meta(job.parts);
   meta.context_id = make_context_id(meta.context_kind, attended, group.injected);
+  meta.context_tokens = static_cast<std::uint32_t>(attended.size());
   meta.scope = scope_hash(group.facts.front().scope);
 
   const auto header_tokens = static_cast<std::uint32_t>(header.segment.tokens.size());

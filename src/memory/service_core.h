@@ -12,6 +12,7 @@
 #include "inferscale/kv_store.h"
 #include "inferscale/memory.h"
 #include "memory/context_spec.h"
+#include "memory/prefill_rate.h"
 #include "prompt/prompt_builder.h"
 #include "retrieval/embedder.h"
 #include "retrieval/retriever.h"
@@ -64,6 +65,9 @@ class ServiceCore {
   /// Meta of records that this service writes now, but for context id and scope.
   [[nodiscard]] RecordMeta record_meta(const EngineParts& parts) const;
 
+  /// What prefilling takes with this engine, learned from the answers.
+  [[nodiscard]] PrefillRate& prefill_rate() { return prefill_rate_; }
+
   /// Held while a record is committed and stored, and while facts are erased: an erase can then not
   /// pass between a commit and its put.
   [[nodiscard]] std::mutex& record_mutex() { return record_mutex_; }
@@ -86,6 +90,7 @@ class ServiceCore {
   bool embedder_loaded_ = false;
   std::unique_ptr<Retriever> retriever_;
 
+  PrefillRate prefill_rate_;
   std::mutex record_mutex_;
 };
 

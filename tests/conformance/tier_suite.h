@@ -110,22 +110,28 @@ TYPED_TEST_P(TierSuite, ReplacesAndCountsTheNewSize) {
   EXPECT_TRUE(this->evicted_.empty());
 }
 
-TYPED_TEST_P(TierSuite, EvictsTheLeastRecentlyUsed) {
+TYPED_TEST_P(TierSuite, EvictsTheUnusedFirstAndThenTheLeastRecentlyUsed) {
   this->open(3);
   for (const std::uint32_t number : {1U, 2U, 3U}) {
     ASSERT_TRUE(this->put(number).ok());
   }
-  EXPECT_TRUE(this->holds(1));                    // now 2 is the oldest
+  EXPECT_TRUE(this->holds(1));                    // now 2 is the first to go
   EXPECT_TRUE(this->tier_->contains(key_of(2)));  // looking is not using
   EXPECT_THAT(this->tier_->keys(std::nullopt),
               ::testing::ElementsAre(key_of(2), key_of(3), key_of(1)));
   ASSERT_TRUE(this->put(4).ok());
   EXPECT_THAT(this->evicted_, ::testing::ElementsAre(key_of(2)));
-  ASSERT_TRUE(this->put(3).ok());  // replacing is using
+  ASSERT_TRUE(this->put(3).ok());  // replacing is not using, but makes it the newest
   ASSERT_TRUE(this->put(5).ok());
-  EXPECT_THAT(this->evicted_, ::testing::ElementsAre(key_of(2), key_of(1)));
+  EXPECT_THAT(this->evicted_, ::testing::ElementsAre(key_of(2), key_of(4)));
+  EXPECT_TRUE(this->holds(5));
+  ASSERT_TRUE(this->put(6).ok());
+  EXPECT_THAT(this->evicted_, ::testing::ElementsAre(key_of(2), key_of(4), key_of(3)));
+  ASSERT_TRUE(this->put(7).ok());  // of 1, 5 and 6 only 6 was never used
+  EXPECT_THAT(this->evicted_, ::testing::ElementsAre(key_of(2), key_of(4), key_of(3), key_of(6)));
+  EXPECT_TRUE(this->holds(1));
   EXPECT_EQ(this->get(2), nullptr);
-  EXPECT_EQ(this->tier_->stats().evictions, 2U);
+  EXPECT_EQ(this->tier_->stats().evictions, 4U);
 }
 
 TYPED_TEST_P(TierSuite, NeverExceedsItsBudget) {
@@ -289,7 +295,7 @@ TYPED_TEST_P(TierSuite, ServesManyThreads) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(TierSuite, StartsEmpty, GetsWhatWasPut, ReplacesAndCountsTheNewSize,
-                            EvictsTheLeastRecentlyUsed, NeverExceedsItsBudget,
+                            EvictsTheUnusedFirstAndThenTheLeastRecentlyUsed, NeverExceedsItsBudget,
                             RefusesWhatIsLargerThanTheBudget, ErasesByKey, ListsAndErasesByScope,
                             HeldRecordsStaySoundWhateverHappens,
                             HeldRecordsAreNotEvictedWhereThatFreesNothing,

@@ -77,17 +77,17 @@ TEST(KvStoreDisk, PromotesToHost) {
   EXPECT_EQ(store->stats().tiers.at(1).hits, disk_hits);
 }
 
-TEST(KvStoreDisk, LeasesWithoutCachingWhenHostIsFullOfLeases) {
+TEST(KvStoreDisk, WithoutAHostTierLeasesAloneKeepRecords) {
   const TempDirectory directory;
-  const auto store = open_disk_store(directory.path(), 1, 100);
+  const auto store = open_disk_store(directory.path(), 0, 100);
   const std::vector<Item> items = put_items(*store, 3);
   std::vector<Lease> leases;
   for (const Item& item : items) {
     leases.push_back(acquire(*store, item));
     ASSERT_TRUE(leases.back().ready());
   }
-  EXPECT_EQ(store->stats().tiers.at(0).records, 1U);
-  const auto counts = store->erase({&items[2].key, 1});  // one that is in no host tier
+  EXPECT_EQ(store->stats().tiers.at(0).records, 0U);
+  const auto counts = store->erase({&items[2].key, 1});
   EXPECT_EQ(counts->leased, 1U);
   EXPECT_EQ(counts->disk, 1U);
   EXPECT_TRUE(leases[2].record()->verify().ok());

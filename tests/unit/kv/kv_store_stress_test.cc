@@ -47,7 +47,8 @@ void work(KvStore& store, const std::vector<Item>& items, std::uint32_t seed,
           if (!lease.ready()) {
             wrong += lease.reason() == MissReason::kAbsent ||
                              lease.reason() == MissReason::kEvicted ||
-                             lease.reason() == MissReason::kErased
+                             lease.reason() == MissReason::kErased ||
+                             lease.reason() == MissReason::kNoRoom
                          ? 0
                          : 1;
             continue;

@@ -128,10 +128,10 @@ TEST(RecordDamage, MessagesSayWhichCheckFailed) {
 
 TEST(RecordForgery, AbsurdNumbersWithValidChecksumsAreRefused) {
   const std::size_t fields[] = {
-      format::kCodecAt,      format::kContextKindAt,  format::kTokenCountAt,
-      format::kLayerCountAt, format::kHeadCountAt,    format::kHeadDimKAt,
-      format::kHeadDimVAt,   format::kShardIndexAt,   format::kShardCountAt,
-      format::kFlagsAt,      format::kPayloadBytesAt, format::kPayloadBytesAt + 4};
+      format::kCodecAt,         format::kContextKindAt,  format::kTokenCountAt,
+      format::kLayerCountAt,    format::kHeadCountAt,    format::kHeadDimKAt,
+      format::kHeadDimVAt,      format::kShardIndexAt,   format::kShardCountAt,
+      format::kContextTokensAt, format::kPayloadBytesAt, format::kPayloadBytesAt + 4};
   const std::uint32_t values[] = {0,          1,          2,          3,         5,        64,
                                   255,        256,        257,        1023,      1024,     1025,
                                   1U << 16,   1U << 20,   0xFFFFF,    1U << 24,  1U << 30, 1U << 31,
@@ -189,7 +189,7 @@ TEST(RecordForgery, PaddingFlagsAndTokenHashAreChecked) {
   reseal(bytes);
   EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("padding"));
   bytes = good;
-  set_u32(bytes, format::kFlagsAt, 1);
+  set_u32(bytes, format::kContextTokensAt, format::kMaxTokens + 1);
   reseal(bytes);
   EXPECT_EQ(parse_code(bytes), StatusCode::kDataLoss);
   bytes = good;
