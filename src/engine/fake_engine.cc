@@ -267,9 +267,10 @@ Result<RunResult> FakeEngine::run(RunRequest request) {
   if (result.ok()) {
     RunTimings& timings = result->timings;
     timings.total_ms = waiting.elapsed_ms();
-    timings.prefill_ms = running.elapsed_ms();
-    timings.queue_ms = std::max(0.0, timings.total_ms - timings.prefill_ms);
-    timings.first_token_ms = result->tokens.empty() ? 0 : timings.prefill_ms;
+    const double elapsed_ms = running.elapsed_ms();
+    timings.prefill_ms = std::max(elapsed_ms, static_cast<double>(result->tokens_prefilled));
+    timings.queue_ms = std::max(0.0, timings.total_ms - elapsed_ms);
+    timings.first_token_ms = result->tokens.empty() ? 0 : elapsed_ms;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto& fallbacks = result.ok() ? result->fallbacks : std::vector<Fallback>{};

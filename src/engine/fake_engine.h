@@ -43,7 +43,8 @@ struct FakeCall {
 /// values are a function of its id alone, so a record made from other tokens than it says is
 /// noticed wherever it is injected: the answer turns into "WRONG KV at N". Otherwise the answer is
 /// "answer-" and a hash of all tokens that the run could see: equal for injected and prefilled
-/// prompts, different for different ones. Thread-safe; runs take turns.
+/// prompts, different for different ones. It reports a millisecond of prefill for each token, as a
+/// model would take. Thread-safe; runs take turns.
 class FakeEngine final : public Engine {
  public:
   explicit FakeEngine(const FakeEngineOptions& options = {});
