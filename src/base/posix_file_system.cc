@@ -280,8 +280,8 @@ Status PosixFileSystem::make_private_directory(const std::filesystem::path& path
       INFERSCALE_RETURN_IF_ERROR(sync_directory(parent.empty() ? "." : parent));
     } else if (const int error = errno; !directory_exists(partial)) {
       const Status status = failed("create directory", partial, error);
-      // A file where a directory should be is no "not found" to whoever asks for a directory.
-      return error == ENOTDIR ? unavailable(status.message()) : status;
+      // Nothing that was to be there already is missing: a directory cannot be made here.
+      return status.code() == StatusCode::kNotFound ? unavailable(status.message()) : status;
     }
   }
   return Status();
