@@ -13,66 +13,19 @@
 #include <system_error>
 #include <utility>
 
+#include "base/posix_io.h"
+
 namespace inferscale {
 namespace {
 
-/// Closes a descriptor when it goes out of scope. `close` reports what the kernel could only say
-/// then.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) {
-      ::close(value_);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  [[nodiscard]] int get() const { return value_; }
-  [[nodiscard]] bool valid() const { return value_ >= 0; }
-  [[nodiscard]] int release() { return std::exchange(value_, -1); }
-  [[nodiscard]] bool close() { return ::close(release()) == 0 || errno == EINTR; }
-
- private:
-  int value_;
-};
-
-Status failed(const char* action, const std::filesystem::path& path, int error) {
-  std::string message = fmt::format("cannot {} {}: {}", action, path.string(),
-                                    std::generic_category().message(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return not_found(std::move(message));
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return resource_exhausted(std::move(message));
-    default:
-      return unavailable(std::move(message));
-  }
-}
+using posix::check_path;
+using posix::Descriptor;
+using posix::failed;
+using posix::open_retrying;
 
 /// For calls whose contract knows no kNotFound: a missing parent makes the path unavailable.
-Status failed_write(const char* action, const std::filesystem::path& path, int error) {
-  const Status status = failed(action, path, error);
+Status never_not_found(const Status& status) {
   return status.code() == StatusCode::kNotFound ? unavailable(status.message()) : status;
-}
-
-/// The C interface would silently end such a path at its first zero byte.
-Status check_path(const std::filesystem::path& path) {
-  if (path.empty() || path.native().find('\0') != std::string::npos) {
-    return invalid_argument("a file path must not be empty or contain a zero byte");
-  }
-  return Status();
-}
-
-int open_retrying(const char* path, int flags, mode_t mode = 0) {
-  int descriptor = -1;
-  do {
-    descriptor = ::open(path, flags | O_CLOEXEC, mode);
-  } while (descriptor < 0 && errno == EINTR);
-  return descriptor;
 }
 
 /// Reads up to `size` bytes; fewer only at the end of the file. -1 on error.
@@ -91,68 +44,28 @@ ssize_t read_fully(int descriptor, std::byte* data, std::size_t size) {
   return static_cast<ssize_t>(done);
 }
 
-bool write_fully(int descriptor, std::span<const std::byte> data) {
-  while (!data.empty()) {
-    const ssize_t n = ::write(descriptor, data.data(), data.size());
-    if (n < 0 && errno != EINTR) {
-      return false;
-    }
-    data = data.subspan(n > 0 ? static_cast<std::size_t>(n) : 0);
+/// A name that no other process guesses, beside `path`.
+Result<std::filesystem::path> temporary_name(const std::filesystem::path& path) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::byte> random, random_bytes(8));
+  std::filesystem::path name = path;
+  name += ".tmp-";
+  for (const std::byte byte : random) {
+    name += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
   }
-  return true;
+  return name;
 }
 
-bool sync_retrying(int descriptor) {
-  int result = 0;
-  do {
-    result = ::fsync(descriptor);
-  } while (result != 0 && errno == EINTR);
-  return result == 0;
+Status write_new(const std::filesystem::path& path, std::span<const std::byte> data,
+                 Durability durability, FileSystem& files) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                              files.open(path, OpenMode::kCreate));
+  INFERSCALE_RETURN_IF_ERROR(file->write_at(0, data));
+  return durability == Durability::kSync ? file->sync() : Status();
 }
 
-/// Makes a rename or a removal in the directory of `path` durable.
-Status sync_parent(const std::filesystem::path& path) {
-  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
-  const Descriptor directory(open_retrying(parent.c_str(), O_RDONLY | O_DIRECTORY));
-  if (!directory.valid()) {
-    return failed_write("open directory", parent, errno);
-  }
-  // Some file systems refuse to sync a directory (EINVAL); there is nothing else to ask of them.
-  if (!sync_retrying(directory.get()) && errno != EINVAL) {
-    return failed_write("sync directory", parent, errno);
-  }
-  return Status();
-}
-
-Status fill_and_close(Descriptor& file, const std::filesystem::path& name,
-                      std::span<const std::byte> data, Durability durability) {
-  if (!write_fully(file.get(), data)) {
-    return failed_write("write", name, errno);
-  }
-  if (durability == Durability::kSync && !sync_retrying(file.get())) {
-    return failed_write("sync", name, errno);
-  }
-  if (!file.close()) {
-    return failed_write("write", name, errno);
-  }
-  return Status();
-}
-
-bool overwrite_with_zeros(int descriptor, std::uint64_t size) {
-  const std::vector<std::byte> zeros(std::min<std::uint64_t>(size, 1U << 20));
-  while (size > 0) {
-    const std::uint64_t chunk = std::min<std::uint64_t>(size, zeros.size());
-    if (!write_fully(descriptor, std::span(zeros).first(chunk))) {
-      return false;
-    }
-    size -= chunk;
-  }
-  return sync_retrying(descriptor);
-}
-
-bool directory_exists(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
+Status too_large(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  return resource_exhausted(
+      fmt::format("{} is larger than the {} bytes that are accepted", path.string(), max_bytes));
 }
 
 /// Whether `path` still names the file behind `descriptor` (it may have been removed meanwhile).
@@ -168,15 +81,13 @@ bool still_names(const std::filesystem::path& path, int descriptor) {
 Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
                                          std::uint64_t max_bytes) {
   INFERSCALE_RETURN_IF_ERROR(check_path(path));
-  const Descriptor file(open_retrying(path.c_str(), O_RDONLY));
+  const Descriptor file(open_retrying(path, O_RDONLY));
   struct stat info {};
   if (!file.valid() || ::fstat(file.get(), &info) != 0) {
     return failed("read", path, errno);
   }
-  const Status too_large = resource_exhausted(
-      fmt::format("{} is larger than the {} bytes that are accepted", path.string(), max_bytes));
   if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > max_bytes) {
-    return too_large;
+    return too_large(path, max_bytes);
   }
   try {
     std::vector<std::byte> data;
@@ -192,7 +103,7 @@ Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
       }
       data.resize(done + static_cast<std::size_t>(n));
       if (data.size() > max_bytes) {
-        return too_large;
+        return too_large(path, max_bytes);
       }
       if (static_cast<std::uint64_t>(n) < chunk) {
         return data;
@@ -203,62 +114,53 @@ Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
   }
 }
 
-Status write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> data,
-                         Durability durability) {
-  INFERSCALE_RETURN_IF_ERROR(check_path(path));
-  std::string name = path.string() + ".tmp-XXXXXX";
-  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));  // mode 0600 whatever the umask
-  if (!file.valid()) {
-    return failed_write("create", path, errno);
+Result<std::vector<std::byte>> read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
+                                         FileSystem& files) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.open(path, OpenMode::kRead));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::uint64_t size, file->size());
+  if (size > max_bytes) {
+    return too_large(path, max_bytes);
   }
-  Status status = fill_and_close(file, path, data, durability);
-  if (status.ok() && ::rename(name.c_str(), path.c_str()) != 0) {
-    status = failed_write("replace", path, errno);
+  try {
+    std::vector<std::byte> data(size);
+    INFERSCALE_RETURN_IF_ERROR(file->read_at(0, data));
+    return data;
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("not enough memory to read " + path.string());
+  }
+}
+
+Status write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> data,
+                         Durability durability, FileSystem& files) {
+  INFERSCALE_RETURN_IF_ERROR(check_path(path));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::filesystem::path temporary, temporary_name(path));
+  Status status = write_new(temporary, data, durability, files);
+  if (status.ok()) {
+    status = files.rename(temporary, path);
   }
   if (!status.ok()) {
-    ::unlink(name.c_str());
-    return status;
+    (void)files.remove(temporary);
+    return never_not_found(status);
   }
-  return durability == Durability::kSync ? sync_parent(path) : Status();
+  return durability == Durability::kSync ? sync_parent(path, files) : Status();
 }
 
-Status wipe_file(const std::filesystem::path& path) {
-  INFERSCALE_RETURN_IF_ERROR(check_path(path));
-  // O_NOFOLLOW: what a link points to may not be ours. O_NONBLOCK: a pipe must not hang us.
-  const Descriptor file(open_retrying(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.valid()) {
-    return errno == ENOENT ? Status() : failed_write("wipe", path, errno);
-  }
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) {
-    return failed_write("wipe", path, errno);
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return unavailable("cannot wipe " + path.string() + ": not a regular file");
-  }
-  if (!overwrite_with_zeros(file.get(), static_cast<std::uint64_t>(info.st_size))) {
-    return failed_write("wipe", path, errno);
-  }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return failed_write("remove", path, errno);
-  }
-  return sync_parent(path);
-}
-
-Status make_private_directory(const std::filesystem::path& path) {
-  INFERSCALE_RETURN_IF_ERROR(check_path(path));
-  std::filesystem::path partial;
-  for (const std::filesystem::path& part : path) {
-    partial /= part;
-    if (::mkdir(partial.c_str(), 0700) != 0) {
-      const int error = errno;
-      if (!directory_exists(partial)) {
-        return unavailable(fmt::format("cannot create directory {}: {}", partial.string(),
-                                       std::generic_category().message(error)));
-      }
+Status wipe_file(const std::filesystem::path& path, FileSystem& files) {
+  {
+    auto file = files.open(path, OpenMode::kReadWrite);
+    if (!file.ok()) {
+      return file.status().code() == StatusCode::kNotFound ? Status() : file.status();
     }
+    INFERSCALE_ASSIGN_OR_RETURN(const std::uint64_t size, (*file)->size());
+    INFERSCALE_RETURN_IF_ERROR((*file)->zero(0, size));
+    INFERSCALE_RETURN_IF_ERROR((*file)->sync());
   }
-  return Status();
+  INFERSCALE_RETURN_IF_ERROR(files.remove(path));
+  return sync_parent(path, files);
+}
+
+Status sync_parent(const std::filesystem::path& path, FileSystem& files) {
+  return never_not_found(files.sync_directory(path.has_parent_path() ? path.parent_path() : "."));
 }
 
 Result<std::vector<std::byte>> random_bytes(std::size_t count) {
@@ -282,9 +184,9 @@ Result<std::vector<std::byte>> random_bytes(std::size_t count) {
 Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
   INFERSCALE_RETURN_IF_ERROR(check_path(path));
   while (true) {
-    Descriptor file(open_retrying(path.c_str(), O_RDWR | O_CREAT, 0600));
+    Descriptor file(open_retrying(path, O_RDWR | O_CREAT, 0600));
     if (!file.valid()) {
-      return failed_write("open lock file", path, errno);
+      return never_not_found(failed("open lock file", path, errno));
     }
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) {
@@ -293,7 +195,7 @@ Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
       if (errno == EWOULDBLOCK) {
         return conflict(path.string() + " is locked by another process");
       }
-      return failed_write("lock", path, errno);
+      return failed("lock", path, errno);
     }
     // A lock on a file that was removed since would exclude nobody.
     if (still_names(path, file.get())) {

@@ -7,28 +7,35 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "inferscale/status.h"
 
 namespace inferscale {
 
-/// Whole file. Errors: kNotFound, kUnavailable (I/O), kResourceExhausted when larger than
-/// `max_bytes`.
+/// Whole file, or all that a pipe gives; follows links. Errors: kNotFound, kUnavailable (I/O),
+/// kResourceExhausted when larger than `max_bytes`.
 [[nodiscard]] Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
                                                        std::uint64_t max_bytes);
+/// The same of a regular file of `files`.
+[[nodiscard]] Result<std::vector<std::byte>> read_file(const std::filesystem::path& path,
+                                                       std::uint64_t max_bytes, FileSystem& files);
 
-/// Writes a temporary file beside `path` (mode 0600), optionally syncs it, and renames it over
-/// `path`, so that readers see the old or the new content. Errors: kResourceExhausted (no space),
-/// kUnavailable (read-only, I/O); the message names the path. On error no temporary file stays
-/// behind.
+/// Writes a temporary file `path`.tmp-<random> (mode 0600), optionally syncs it, and renames it
+/// over `path`, so that readers see the old or the new content. Errors: kResourceExhausted (no
+/// space), kUnavailable (read-only, I/O); the message names the path. On error no temporary file
+/// stays behind.
 enum class Durability { kNone, kSync };
 [[nodiscard]] Status write_file_atomic(const std::filesystem::path& path,
-                                       std::span<const std::byte> data, Durability durability);
+                                       std::span<const std::byte> data, Durability durability,
+                                       FileSystem& files = posix_file_system());
 
-/// Overwrites a file with zeros, syncs it and removes it. kOk when it does not exist.
-[[nodiscard]] Status wipe_file(const std::filesystem::path& path);
+/// Overwrites a regular file with zeros, syncs it and removes it. kOk when it does not exist.
+[[nodiscard]] Status wipe_file(const std::filesystem::path& path,
+                               FileSystem& files = posix_file_system());
 
-/// Creates the directory and its parents with mode 0700. Errors: kUnavailable.
-[[nodiscard]] Status make_private_directory(const std::filesystem::path& path);
+/// Syncs the directory that holds `path`.
+[[nodiscard]] Status sync_parent(const std::filesystem::path& path,
+                                 FileSystem& files = posix_file_system());
 
 /// From the operating system's generator. Errors: kInternal.
 [[nodiscard]] Result<std::vector<std::byte>> random_bytes(std::size_t count);

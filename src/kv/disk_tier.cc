@@ -81,7 +81,7 @@ struct DiskTier::Found {
 
 Result<std::unique_ptr<DiskTier>> DiskTier::open(const fs::path& directory,
                                                  std::uint64_t budget_bytes) {
-  INFERSCALE_RETURN_IF_ERROR(make_private_directory(directory));
+  INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(directory));
   std::unique_ptr<DiskTier> tier(new DiskTier(directory, budget_bytes));
   INFERSCALE_RETURN_IF_ERROR(tier->scan());
   return tier;
@@ -214,7 +214,7 @@ Status DiskTier::write(const RecordKey& key, const Record& record) {
   const fs::path path = path_of(key);
   bool& bucket_exists = bucket_exists_[std::to_integer<std::size_t>(key.value.bytes[0])];
   if (!bucket_exists) {
-    INFERSCALE_RETURN_IF_ERROR(make_private_directory(path.parent_path()));
+    INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(path.parent_path()));
   }
   const Status status = write_file_atomic(path, record.bytes(), Durability::kNone);
   bucket_exists = status.ok();  // after a failure, look again

@@ -52,7 +52,7 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   core->options_ = options;
   core->dependencies_ = dependencies;
   INFERSCALE_ASSIGN_OR_RETURN(core->context_, parse_context_spec(options.encode_context));
-  INFERSCALE_RETURN_IF_ERROR(make_private_directory(options.directory));
+  INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(options.directory));
   INFERSCALE_RETURN_IF_ERROR(check_catalog_not_lost(options.directory));
   // The catalog takes the writer lock, so it comes first.
   INFERSCALE_ASSIGN_OR_RETURN(core->catalog_, open_sqlite_catalog({options.directory}));

@@ -86,7 +86,7 @@ void write_cache(const std::filesystem::path& path, const FileIdentity& identity
   if (now_ns - identity.ctime_ns < kSettledNs) {
     return;
   }
-  Status status = make_private_directory(path.parent_path());
+  Status status = posix_file_system().make_private_directory(path.parent_path());
   if (status.ok()) {
     status = write_file_atomic(path, cache_entry(identity, content).bytes(), Durability::kNone);
   }

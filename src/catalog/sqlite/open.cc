@@ -66,7 +66,7 @@ Result<FileLock> take_lock(const std::filesystem::path& directory) {
 }  // namespace
 
 Result<std::unique_ptr<Catalog>> SqliteCatalog::open(const SqliteCatalogOptions& options) {
-  INFERSCALE_RETURN_IF_ERROR(make_private_directory(options.directory));
+  INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(options.directory));
   INFERSCALE_ASSIGN_OR_RETURN(FileLock lock, take_lock(options.directory));
   INFERSCALE_RETURN_IF_ERROR(make_private(options.directory, 0700));
   const std::filesystem::path file = options.directory / kFileName;

@@ -155,14 +155,16 @@ TEST_F(FileTest, WipeTouchesRegularFilesOnly) {
 
 TEST_F(FileTest, PrivateDirectoriesAreForTheOwner) {
   const fs::path path = directory_ / "a" / "b" / "c";
-  ASSERT_TRUE(make_private_directory(path).ok());
+  ASSERT_TRUE(posix_file_system().make_private_directory(path).ok());
   EXPECT_EQ(mode(directory_ / "a"), 0700U);
   EXPECT_EQ(mode(path), 0700U);
-  EXPECT_TRUE(make_private_directory(path).ok());
-  EXPECT_TRUE(make_private_directory(path / "").ok());
+  EXPECT_TRUE(posix_file_system().make_private_directory(path).ok());
+  EXPECT_TRUE(posix_file_system().make_private_directory(path / "").ok());
   ASSERT_TRUE(write(directory_ / "file", "x").ok());
-  EXPECT_EQ(make_private_directory(directory_ / "file").code(), StatusCode::kUnavailable);
-  EXPECT_EQ(make_private_directory(directory_ / "file" / "below").code(), StatusCode::kUnavailable);
+  EXPECT_EQ(posix_file_system().make_private_directory(directory_ / "file").code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(posix_file_system().make_private_directory(directory_ / "file" / "below").code(),
+            StatusCode::kUnavailable);
 }
 
 TEST_F(FileTest, RandomBytesDiffer) {
