@@ -84,10 +84,15 @@ struct EraseCounts {
       0;  ///< of these, how many were in use: unusable at once, wiped when released
 };
 
+class FileSystem;
+
 struct KvStoreOptions {
   std::uint64_t host_budget_bytes = 1ULL << 30;  ///< raise it when `stats` shows evictions
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< 0 switches the disk tier off
   std::filesystem::path directory;               ///< of the disk tier; empty switches it off
+  /// For tests: what the disk tier uses instead of the operating system's files. Must outlive the
+  /// store.
+  FileSystem* file_system = nullptr;
 };
 
 /// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish
