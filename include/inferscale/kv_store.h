@@ -66,8 +66,14 @@ struct TierStats {
   std::uint64_t budget_bytes = 0;
   std::uint64_t hits = 0;
   std::uint64_t evictions = 0;
-  std::uint64_t corrupt = 0;  ///< records dropped because a check failed
-  std::string degraded;       ///< why the tier takes no new records; empty while it does
+  std::uint64_t corrupt = 0;     ///< records dropped because a check failed
+  std::uint64_t dead_bytes = 0;  ///< that files occupy beyond `bytes`: headers, and what is left of
+                                 ///< records that were erased, evicted or replaced
+  std::uint64_t segments = 0;    ///< files
+  std::uint64_t torn = 0;        ///< ends of files that a crash had left half written, cut off
+  std::uint64_t compactions = 0;
+  std::uint64_t syncs = 0;
+  std::string degraded;  ///< why the tier takes no new records; empty while it does
 };
 struct KvStoreStats {
   std::vector<TierStats> tiers;
@@ -122,6 +128,12 @@ class INFERSCALE_API KvStore {
   [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;
   /// Keys of all records in any tier, in no order.
   [[nodiscard]] virtual std::vector<RecordKey> keys() const = 0;
+  /// Returns when everything that was stored would survive a power cut. Nobody needs to wait for
+  /// that, since any record may vanish. Errors: kUnavailable.
+  [[nodiscard]] virtual Status flush() = 0;
+  /// Reclaims the space of dead records now, as the background does when much of a file is dead.
+  /// Errors: kUnavailable, kResourceExhausted (no space for the copies); nothing is lost.
+  [[nodiscard]] virtual Status compact() = 0;
   [[nodiscard]] virtual KvStoreStats stats() const = 0;
 };
 

@@ -50,6 +50,8 @@ class TieredKvStore final : public KvStore {
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
   std::vector<RecordKey> keys() const override;
+  Status flush() override { return disk_ != nullptr ? disk_->flush() : Status(); }
+  Status compact() override { return disk_ != nullptr ? disk_->compact() : Status(); }
   KvStoreStats stats() const override;
 
  private:
@@ -289,7 +291,10 @@ Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options) {
   }
   std::unique_ptr<Tier> disk;
   if (with_disk) {
-    INFERSCALE_ASSIGN_OR_RETURN(disk, DiskTier::open(options.directory, options.disk_budget_bytes));
+    DiskTier::Options disk_options;
+    disk_options.files = options.file_system;
+    INFERSCALE_ASSIGN_OR_RETURN(
+        disk, DiskTier::open(options.directory, options.disk_budget_bytes, disk_options));
   }
   return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
       std::make_unique<HostTier>(options.host_budget_bytes), std::move(disk)));
