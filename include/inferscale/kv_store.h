@@ -120,6 +120,10 @@ class INFERSCALE_API KvStore {
   /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it
   /// ready?".
   [[nodiscard]] virtual bool contains(const RecordKey& key) const = 0;
+  /// The record under this key, every copy of it just verified; null when no tier has it. Neither
+  /// moves it up nor counts a miss: for checking a store. Errors: kDataLoss (a copy was damaged and
+  /// is dropped), kUnavailable.
+  [[nodiscard]] virtual Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) = 0;
   /// Removes records: at once for new leases; memory and files are zeroed (leased memory when
   /// released). Errors: kUnavailable when a file could not be wiped (the record is unusable all the
   /// same).

@@ -47,6 +47,7 @@ class TieredKvStore final : public KvStore {
   std::vector<Lease> acquire(std::span<const RecordRequest> requests) override;
   Status put(const RecordKey& key, RecordPtr record) override;
   bool contains(const RecordKey& key) const override;
+  Result<RecordPtr> inspect(const RecordKey& key) override;
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
   std::vector<RecordKey> keys() const override;
@@ -186,6 +187,18 @@ Status TieredKvStore::put(const RecordKey& key, RecordPtr record) {
 bool TieredKvStore::contains(const RecordKey& key) const {
   const std::lock_guard lock(mutex_);
   return stored(key);
+}
+
+Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
+  RecordPtr found;
+  for (Tier* tier : {host_.get(), disk_.get()}) {
+    if (tier == nullptr || !tier->contains(key)) {
+      continue;
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->get(key));
+    found = record != nullptr ? std::move(record) : std::move(found);
+  }
+  return found;
 }
 
 Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "catalog/sqlite/sqlite_catalog.h"
+#include "memory/data_files.h"
 
 namespace inferscale {
 namespace {
@@ -67,6 +68,7 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   }
   INFERSCALE_ASSIGN_OR_RETURN(core->store_, KvStore::open(store));
   INFERSCALE_RETURN_IF_ERROR(core->sweep_orphans());
+  INFERSCALE_RETURN_IF_ERROR(protect_data_directory(options.directory));
   return core;
 }
 
