@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -57,6 +58,11 @@ class INFERSCALE_API Record {
   /// checksums. Errors: kDataLoss that says which check failed. Never reads outside `bytes`.
   [[nodiscard]] static Result<std::shared_ptr<const Record>> parse(
       std::span<const std::byte> bytes);
+
+  /// As `parse`, but `fill` puts the `size` bytes straight where they stay, so that they are not
+  /// copied. Errors: as `parse`, those of `fill`, kResourceExhausted (memory).
+  [[nodiscard]] static Result<std::shared_ptr<const Record>> read(
+      std::uint64_t size, const std::function<Status(std::span<std::byte>)>& fill);
 
   [[nodiscard]] const RecordMeta& meta() const { return meta_; }
   [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }

@@ -72,8 +72,14 @@ struct TierStats {
   std::uint64_t budget_bytes = 0;
   std::uint64_t hits = 0;
   std::uint64_t evictions = 0;
-  std::uint64_t corrupt = 0;  ///< records dropped because a check failed
-  std::string degraded;       ///< why the tier takes no new records; empty while it does
+  std::uint64_t corrupt = 0;     ///< records dropped because a check failed
+  std::uint64_t dead_bytes = 0;  ///< that files occupy beyond `bytes`: headers, and what is left of
+                                 ///< records that were erased, evicted or replaced
+  std::uint64_t segments = 0;    ///< files
+  std::uint64_t torn = 0;        ///< ends of files that a crash had left half written, cut off
+  std::uint64_t compactions = 0;
+  std::uint64_t syncs = 0;
+  std::string degraded;  ///< why the tier takes no new records; empty while it does
 };
 struct KvStoreStats {
   std::vector<TierStats> tiers;
@@ -92,10 +98,15 @@ struct EraseCounts {
       0;  ///< of these, how many were in use: unusable at once, wiped when released
 };
 
+class FileSystem;
+
 struct KvStoreOptions {
   std::uint64_t host_budget_bytes = 1ULL << 30;  ///< raise it when `stats` shows evictions
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< 0 switches the disk tier off
   std::filesystem::path directory;               ///< of the disk tier; empty switches it off
+  /// For tests: what the disk tier uses instead of the operating system's files. Must outlive the
+  /// store.
+  FileSystem* file_system = nullptr;
 };
 
 /// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish
@@ -118,6 +129,10 @@ class INFERSCALE_API KvStore {
   /// Whether `acquire` would find bytes under this key (unverified). The only answer to "is it
   /// ready?".
   [[nodiscard]] virtual bool contains(const RecordKey& key) const = 0;
+  /// The record under this key, every copy of it just verified; null when no tier has it. Neither
+  /// moves it up nor counts a miss: for checking a store. Errors: kDataLoss (a copy was damaged and
+  /// is dropped), kUnavailable.
+  [[nodiscard]] virtual Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) = 0;
   /// Removes records: at once for new leases; memory and files are zeroed (leased memory when
   /// released). Errors: kUnavailable when a file could not be wiped (the record is unusable all the
   /// same).
@@ -126,6 +141,12 @@ class INFERSCALE_API KvStore {
   [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;
   /// Keys of all records in any tier, in no order.
   [[nodiscard]] virtual std::vector<RecordKey> keys() const = 0;
+  /// Returns when everything that was stored would survive a power cut. Nobody needs to wait for
+  /// that, since any record may vanish. Errors: kUnavailable.
+  [[nodiscard]] virtual Status flush() = 0;
+  /// Reclaims the space of dead records now, as the background does when much of a file is dead.
+  /// Errors: kUnavailable, kResourceExhausted (no space for the copies); nothing is lost.
+  [[nodiscard]] virtual Status compact() = 0;
   [[nodiscard]] virtual KvStoreStats stats() const = 0;
 };
 

@@ -72,6 +72,14 @@ class INFERSCALE_API MemoryService {
   /// Self-tests: data directory, catalog, model, state layout, rope, embedder. Never fails as a
   /// whole.
   [[nodiscard]] virtual std::vector<DoctorCheck> doctor() = 0;
+  /// Whether catalog, records and files agree with each other; changes nothing, except that a
+  /// damaged record is dropped as soon as it is read. Runs beside other calls; deletes wait for
+  /// parts of it. Errors: kUnavailable (cancelled, I/O).
+  [[nodiscard]] virtual Result<VerifyReport> verify(VerifyLevel level,
+                                                    const WorkControl& control) = 0;
+  /// Repairs what can be repaired without losing a fact, then verifies. Idempotent. Errors:
+  /// kDataLoss (the catalog cannot be read any more), kUnavailable (cancelled, I/O).
+  [[nodiscard]] virtual Result<RepairReport> repair(const WorkControl& control) = 0;
   /// Measures automatic `top_j` again. Errors: kUnavailable.
   [[nodiscard]] virtual Result<std::uint32_t> calibrate_top_j() = 0;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -142,6 +143,45 @@ struct CatalogCounts {
   std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
 };
 
+/// A finding of `Catalog::check`.
+struct CatalogProblem {
+  std::string kind;    ///< one word, stable ("keyword_index")
+  std::string what;    ///< which row, and what is wrong with it; never what users stored
+  std::string repair;  ///< what `repair` does about it, or what the operator has to do
+};
+struct CatalogCheck {
+  std::string name;
+  std::uint64_t checked = 0;   ///< rows that were looked at
+  std::uint64_t problems = 0;  ///< also those that are not listed one by one
+};
+struct CatalogReport {
+  std::vector<CatalogCheck> checks;
+  std::vector<CatalogProblem> problems;  ///< at most kMaxListedProblems of each check
+};
+inline constexpr std::size_t kMaxListedProblems = 100;
+
+/// What `Catalog::repair` did.
+struct CatalogRepair {
+  struct Action {
+    std::string what;
+    std::uint64_t count = 0;  ///< rows
+  };
+  std::vector<Action> actions;     ///< empty when there was nothing to do
+  std::vector<RecordKey> records;  ///< of dropped entries: they must leave the KV store
+};
+
+/// Asked between steps of long work: false ends it with kUnavailable.
+using GoOn = std::function<bool()>;
+
+struct RecordPage {
+  struct Row {
+    std::int64_t row = 0;
+    bool stale = false;
+    RecordEntry entry;  ///< without what it attended to
+  };
+  std::vector<Row> rows;
+};
+
 /// The truth about facts, turns, vectors, history and which record stands for which fact version.
 /// Every write is one transaction and durable when the call returns. Thread-safe. Errors of every
 /// call: kUnavailable (I/O, read-only), kResourceExhausted (disk full), kDataLoss (database
@@ -226,6 +266,21 @@ class Catalog {
   /// Record entries (any fact) that attended to this fact, directly or through another record.
   [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(
       std::string_view fact_id) = 0;
+
+  // --- checking and repairing ---
+  /// Looks for rows that contradict each other; changes nothing. `full` reads every page, fact and
+  /// vector. Erases wait for it. Errors: kUnavailable when `go_on` ends it; a damage that keeps
+  /// rows from being read is a problem of the report, not an error.
+  [[nodiscard]] virtual Result<CatalogReport> check(bool full, const GoOn& go_on) = 0;
+  /// Repairs what `check` finds and can be repaired without losing a fact. Idempotent. Errors as
+  /// those of writes.
+  [[nodiscard]] virtual Result<CatalogRepair> repair(const GoOn& go_on) = 0;
+  /// Entries that are not retired, in the order of their rows, after row `after`.
+  [[nodiscard]] virtual Result<RecordPage> record_page(std::int64_t after, std::size_t limit) = 0;
+  /// Drops the entries under these keys and those of everything that was encoded behind their KV:
+  /// their facts are encoded again. Returns the keys that must leave the KV store.
+  [[nodiscard]] virtual Result<std::vector<RecordKey>> drop_records(
+      std::span<const RecordKey> keys) = 0;
 
   // --- settings that belong to the data directory (calibration, chosen defaults) ---
   [[nodiscard]] virtual Result<std::optional<std::string>> get_setting(std::string_view name) = 0;

@@ -174,7 +174,42 @@ Json view(const std::vector<ItemError>& errors) {
   return list;
 }
 
+Json view(const VerifyReport& report) {
+  Json checks = Json::array();
+  for (const VerifyCheck& check : report.checks) {
+    checks.push_back(
+        {{"name", check.name}, {"ok", check.ok}, {"detail", check.detail}, {"count", check.count}});
+  }
+  Json problems = Json::array();
+  for (const VerifyProblem& problem : report.problems) {
+    problems.push_back(
+        {{"kind", problem.kind}, {"what", problem.what}, {"repair", problem.repair}});
+  }
+  const VerifyCounts& counts = report.counts;
+  return {{"ok", report.ok},
+          {"checks", checks},
+          {"problems", problems},
+          {"counts",
+           {{"facts", counts.facts},
+            {"entries", counts.entries},
+            {"records", counts.records},
+            {"records_read", counts.records_read},
+            {"encode_again", counts.encode_again},
+            {"foreign_files", counts.foreign_files},
+            {"problems", counts.problems}}}};
+}
+
 }  // namespace
+
+std::string json_text(const VerifyReport& report) { return one_line(view(report)); }
+
+std::string json_text(const RepairReport& report) {
+  Json actions = Json::array();
+  for (const RepairAction& action : report.actions) {
+    actions.push_back({{"what", action.what}, {"count", action.count}});
+  }
+  return one_line({{"ok", report.after.ok}, {"actions", actions}, {"after", view(report.after)}});
+}
 
 std::string json_text(const FactView& fact) { return one_line(view(fact)); }
 std::string json_text(const SearchReply& reply) { return one_line(view(reply)); }

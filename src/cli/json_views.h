@@ -36,6 +36,8 @@ struct ImportReport {
 [[nodiscard]] std::string json_text(const DeleteReceipt& receipt);
 [[nodiscard]] std::string json_text(const StatsReply& stats);
 [[nodiscard]] std::string json_text(const std::vector<DoctorCheck>& checks, bool all_ok);
+[[nodiscard]] std::string json_text(const VerifyReport& report);
+[[nodiscard]] std::string json_text(const RepairReport& report);
 [[nodiscard]] std::string json_error(const Status& status);
 
 }  // namespace inferscale::cli

@@ -54,9 +54,12 @@ class TieredKvStore final : public KvStore {
   std::vector<Lease> acquire(std::span<const RecordRequest> requests) override;
   Status put(const RecordKey& key, RecordPtr record) override;
   bool contains(const RecordKey& key) const override;
+  Result<RecordPtr> inspect(const RecordKey& key) override;
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
   std::vector<RecordKey> keys() const override;
+  Status flush() override { return disk_ != nullptr ? disk_->flush() : Status(); }
+  Status compact() override { return disk_ != nullptr ? disk_->compact() : Status(); }
   KvStoreStats stats() const override;
 
  private:
@@ -250,6 +253,18 @@ bool TieredKvStore::contains(const RecordKey& key) const {
   return stored(key);
 }
 
+Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
+  RecordPtr found;
+  for (Tier* tier : {host_.get(), disk_.get()}) {
+    if (tier == nullptr || !tier->contains(key)) {
+      continue;
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->get(key));
+    found = record != nullptr ? std::move(record) : std::move(found);
+  }
+  return found;
+}
+
 Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {
   const std::lock_guard writing(write_mutex_);
   return erase_keys(keys);
@@ -355,7 +370,10 @@ Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options) {
   }
   std::unique_ptr<Tier> disk;
   if (with_disk) {
-    INFERSCALE_ASSIGN_OR_RETURN(disk, DiskTier::open(options.directory, options.disk_budget_bytes));
+    DiskTier::Options disk_options;
+    disk_options.files = options.file_system;
+    INFERSCALE_ASSIGN_OR_RETURN(
+        disk, DiskTier::open(options.directory, options.disk_budget_bytes, disk_options));
   }
   return std::unique_ptr<KvStore>(
       std::make_unique<TieredKvStore>(std::make_unique<HostTier>(options.host_budget_bytes),

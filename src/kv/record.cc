@@ -78,20 +78,28 @@ std::span<const std::byte> token_bytes(std::span<const std::byte> record, std::s
 }  // namespace
 
 Result<std::shared_ptr<const Record>> Record::parse(std::span<const std::byte> bytes) {
-  // Cheap refusal before memory is taken; the full check is made on the copy, which nobody else can
-  // change between check and use.
-  if (bytes.size() < format::kHeaderBytes || bytes.size() > format::kMaxRecordBytes) {
-    return data_loss(fmt::format("record size: {} bytes is not within {}..{}", bytes.size(),
+  return read(bytes.size(), [&](std::span<std::byte> out) {
+    std::memcpy(out.data(), bytes.data(), out.size());
+    return Status();
+  });
+}
+
+Result<std::shared_ptr<const Record>> Record::read(
+    std::uint64_t size, const std::function<Status(std::span<std::byte>)>& fill) {
+  // Cheap refusal before memory is taken; the full check is made on the record's own bytes, which
+  // nobody else can change between check and use.
+  if (size < format::kHeaderBytes || size > format::kMaxRecordBytes) {
+    return data_loss(fmt::format("record size: {} bytes is not within {}..{}", size,
                                  format::kHeaderBytes, format::kMaxRecordBytes));
   }
   try {
     std::shared_ptr<Record> record(new Record);
-    record->data_ = allocate_aligned(bytes.size());
+    record->data_ = allocate_aligned(size);
     if (record->data_ == nullptr) {
-      return no_memory(bytes.size());
+      return no_memory(size);
     }
-    record->size_ = bytes.size();
-    std::memcpy(record->data_, bytes.data(), bytes.size());
+    record->size_ = size;
+    INFERSCALE_RETURN_IF_ERROR(fill(std::span(record->data_, record->size_)));
     INFERSCALE_ASSIGN_OR_RETURN(const RecordHeader header, check_record(record->bytes()));
     const RecordLayout layout = record_layout(header.meta, header.n_tokens);
     record->meta_ = header.meta;
@@ -103,7 +111,7 @@ Result<std::shared_ptr<const Record>> Record::parse(std::span<const std::byte> b
     std::memcpy(record->token_ids_.data(), tokens.data(), tokens.size());
     return std::shared_ptr<const Record>(std::move(record));
   } catch (const std::bad_alloc&) {
-    return no_memory(bytes.size());
+    return no_memory(size);
   }
 }
 

@@ -50,6 +50,11 @@ class Tier {
   [[nodiscard]] virtual std::vector<RecordKey> keys(std::optional<Hash128> scope) const = 0;
 
   [[nodiscard]] virtual TierStats stats() const = 0;
+
+  /// As KvStore::flush.
+  [[nodiscard]] virtual Status flush() { return Status(); }
+  /// As KvStore::compact.
+  [[nodiscard]] virtual Status compact() { return Status(); }
 };
 
 }  // namespace inferscale

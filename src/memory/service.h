@@ -13,7 +13,8 @@
 namespace inferscale {
 
 /// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds, updates
-/// and removes, service_read.cc reads, doctor.cc checks.
+/// and removes, service_read.cc reads, doctor.cc and
+/// verify.cc check, repair.cc repairs.
 class Service final : public MemoryService {
  public:
   explicit Service(std::unique_ptr<ServiceCore> core);
@@ -38,6 +39,8 @@ class Service final : public MemoryService {
                                bool keep_turns, bool wait, const WorkControl& control) override;
   Result<StatsReply> stats() override;
   std::vector<DoctorCheck> doctor() override;
+  Result<VerifyReport> verify(VerifyLevel level, const WorkControl& control) override;
+  Result<RepairReport> repair(const WorkControl& control) override;
   Result<std::uint32_t> calibrate_top_j() override;
 
  private:

@@ -7,19 +7,21 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "catalog/sqlite/sqlite_catalog.h"
+#include "memory/data_files.h"
 
 namespace inferscale {
 namespace {
 
 constexpr std::size_t kSecretBytes = 32;
 
-Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path& path) {
-  auto existing = read_file(path, 4096);
+Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path& path,
+                                                     FileSystem& files) {
+  auto existing = read_file(path, 4096, files);
   if (existing.ok() || existing.status().code() != StatusCode::kNotFound) {
     return existing;
   }
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::byte> fresh, random_bytes(kSecretBytes));
-  INFERSCALE_RETURN_IF_ERROR(write_file_atomic(path, fresh, Durability::kSync));
+  INFERSCALE_RETURN_IF_ERROR(write_file_atomic(path, fresh, Durability::kSync, files));
   return fresh;
 }
 
@@ -52,7 +54,7 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   core->options_ = options;
   core->dependencies_ = dependencies;
   INFERSCALE_ASSIGN_OR_RETURN(core->context_, parse_context_spec(options.encode_context));
-  INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(options.directory));
+  INFERSCALE_RETURN_IF_ERROR(core->files().make_private_directory(options.directory));
   INFERSCALE_RETURN_IF_ERROR(check_catalog_not_lost(options.directory));
   // The catalog takes the writer lock, so it comes first.
   INFERSCALE_ASSIGN_OR_RETURN(core->catalog_, open_sqlite_catalog({options.directory}));
@@ -60,16 +62,19 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   KvStoreOptions store;
   store.host_budget_bytes = options.host_budget_bytes;
   store.disk_budget_bytes = options.disk_budget_bytes;
+  store.file_system = &core->files();
   if (options.disk_budget_bytes > 0) {
     store.directory = options.directory / "kv";
   }
   INFERSCALE_ASSIGN_OR_RETURN(core->store_, KvStore::open(store));
   INFERSCALE_RETURN_IF_ERROR(core->sweep_orphans());
+  INFERSCALE_RETURN_IF_ERROR(protect_data_directory(options.directory));
   return core;
 }
 
 Status ServiceCore::load_secret() {
-  INFERSCALE_ASSIGN_OR_RETURN(secret_, read_or_create_secret(options_.directory / "secret"));
+  INFERSCALE_ASSIGN_OR_RETURN(secret_,
+                              read_or_create_secret(options_.directory / "secret", files()));
   if (secret_.size() != kSecretBytes) {
     return data_loss(fmt::format(
         "{}: {} bytes instead of {}; remove it, and a new one is made; facts are not touched",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "catalog/catalog.h"
 #include "engine/engine.h"
 #include "inferscale/kv_store.h"
@@ -23,7 +24,8 @@ namespace inferscale {
 struct ServiceDependencies {
   std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;
   std::function<Result<std::unique_ptr<Embedder>>(const MemoryOptions&)>
-      open_embedder;  ///< may give null
+      open_embedder;            ///< may give null
+  FileSystem* files = nullptr;  ///< of everything but the catalog; null: the operating system's
 };
 /// libllama for both.
 [[nodiscard]] ServiceDependencies llama_dependencies();
@@ -74,6 +76,9 @@ class ServiceCore {
 
  private:
   ServiceCore() = default;
+  [[nodiscard]] FileSystem& files() const {
+    return dependencies_.files != nullptr ? *dependencies_.files : posix_file_system();
+  }
   Status load_secret();
   Status sweep_orphans();
 

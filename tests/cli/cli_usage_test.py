@@ -5,7 +5,8 @@ import unittest
 from cli_case import CliCase
 
 COMMANDS = ["import", "add", "search", "ask", "chat", "list", "get", "update", "delete", "history", "stats", "doctor",
-            "bench ttft", "bench encode", "calibrate", "version"]
+            "bench ttft", "bench encode", "calibrate", "verify",
+            "repair", "version"]
 
 
 class Help(CliCase):

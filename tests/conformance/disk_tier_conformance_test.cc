@@ -2,29 +2,48 @@
 
 #include "conformance/tier_suite.h"
 #include "kv/disk_tier.h"
-#include "unit/kv/files.h"
+#include "support/memory_file_system.h"
+#include "unit/kv/segment_files.h"
 #include "unit/kv/temp_directory.h"
 
 namespace inferscale::testing {
 namespace {
 
+template <typename Medium>
 struct DiskHarness {
   static constexpr bool kKeepsHeld = false;
+  static std::uint64_t budget(std::uint64_t count, std::uint64_t size) {
+    return disk_budget(count, size);
+  }
   std::unique_ptr<Tier> open(std::uint64_t budget_bytes) {
-    return std::move(DiskTier::open(directory.path(), budget_bytes)).value();
+    DiskTier::Options options;
+    options.files = &medium.files();
+    return std::move(DiskTier::open(medium.directory(), budget_bytes, options)).value();
   }
-  void corrupt(const RecordKey& key) {
-    const std::string name = key.value.to_hex();
-    const auto path = directory.path() / name.substr(0, 2) / (name + ".iskv");
-    std::vector<std::byte> bytes = read_bytes(path);
-    bytes.at(bytes.size() / 2) ^= std::byte{1};
-    write_bytes(path, bytes);
-  }
-  TempDirectory directory;
+  void corrupt(const RecordKey& key) { corrupt_entries(medium.files(), medium.directory(), key); }
+  Medium medium;
+};
+
+struct PosixMedium {
+  FileSystem& files() { return posix_file_system(); }
+  std::filesystem::path directory() { return temporary.path() / "kv"; }
+  TempDirectory temporary;
+};
+
+struct MemoryMedium {
+  FileSystem& files() { return memory; }
+  std::filesystem::path directory() { return "/kv"; }
+  MemoryFileSystem memory;
+};
+
+struct MediumWithoutHoles : MemoryMedium {
+  MediumWithoutHoles() { memory.set_punches(false); }
 };
 
 }  // namespace
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Disk, TierSuite, DiskHarness);
+INSTANTIATE_TYPED_TEST_SUITE_P(Disk, TierSuite, DiskHarness<PosixMedium>);
+INSTANTIATE_TYPED_TEST_SUITE_P(Memory, TierSuite, DiskHarness<MemoryMedium>);
+INSTANTIATE_TYPED_TEST_SUITE_P(WithoutHoles, TierSuite, DiskHarness<MediumWithoutHoles>);
 
 }  // namespace inferscale::testing

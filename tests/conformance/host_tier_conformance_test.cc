@@ -6,6 +6,7 @@ namespace {
 
 struct HostHarness {
   static constexpr bool kKeepsHeld = true;
+  static std::uint64_t budget(std::uint64_t count, std::uint64_t size) { return count * size; }
   std::unique_ptr<Tier> open(std::uint64_t budget_bytes) {
     auto tier = std::make_unique<HostTier>(budget_bytes);
     opened = tier.get();

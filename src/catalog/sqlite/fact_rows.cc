@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/hash.h"
+
 namespace inferscale::sqlite {
 namespace {
 
@@ -87,6 +89,23 @@ Result<std::vector<Fact>> load_facts(Connection& connection, std::span<const std
     }
   }
   return facts;
+}
+
+Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time) {
+  HashMessage message;
+  message.add_text(text).add_u32(event_time ? 1 : 0);
+  message.add_u64(static_cast<std::uint64_t>(event_time.value_or(0)));
+  return sha256_128(message.bytes());
+}
+
+Status insert_sources(Connection& connection, std::int64_t fact,
+                      std::span<const std::string> turns) {
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    INFERSCALE_RETURN_IF_ERROR(
+        connection.run("INSERT INTO fact_sources(fact, position, turn_id) VALUES(?1, ?2, ?3)", fact,
+                       static_cast<std::int64_t>(i), std::string_view(turns[i])));
+  }
+  return Status();
 }
 
 Status insert_vectors(Connection& connection, std::int64_t fact, const TextVectors& vectors) {

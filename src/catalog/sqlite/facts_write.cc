@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "catalog/sqlite/fact_rows.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 #include "catalog/sqlite/validate.h"
@@ -13,14 +12,6 @@ namespace inferscale::sqlite {
 namespace {
 
 constexpr std::size_t kIdBytes = 16;
-
-/// What makes two facts of a scope the same fact.
-Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time) {
-  HashMessage message;
-  message.add_text(text).add_u32(event_time ? 1 : 0);
-  message.add_u64(static_cast<std::uint64_t>(event_time.value_or(0)));
-  return sha256_128(message.bytes());
-}
 
 Result<std::vector<std::string>> make_ids(std::size_t count) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, random_bytes(kIdBytes * count));
@@ -31,16 +22,6 @@ Result<std::vector<std::string>> make_ids(std::size_t count) {
     ids[i] = "f_" + random.to_hex();
   }
   return ids;
-}
-
-Status insert_sources(Connection& connection, std::int64_t fact,
-                      std::span<const std::string> turns) {
-  for (std::size_t i = 0; i < turns.size(); ++i) {
-    INFERSCALE_RETURN_IF_ERROR(
-        connection.run("INSERT INTO fact_sources(fact, position, turn_id) VALUES(?1, ?2, ?3)", fact,
-                       static_cast<std::int64_t>(i), std::string_view(turns[i])));
-  }
-  return Status();
 }
 
 Result<std::optional<std::string>> find_duplicate(Connection& connection, std::int64_t scope,

@@ -32,6 +32,7 @@ class ReaderPool {
     ~Lease();
     [[nodiscard]] Connection& connection() { return *session_.connection; }
     [[nodiscard]] KeywordTokenizer& tokenizer() { return *session_.tokenizer; }
+    [[nodiscard]] Session& session() { return session_; }
 
    private:
     friend class ReaderPool;

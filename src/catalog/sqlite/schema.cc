@@ -10,9 +10,6 @@
 namespace inferscale::sqlite {
 namespace {
 
-// "ISCA": tells a catalog from any other SQLite file.
-constexpr std::int64_t kApplicationId = 0x49534341;
-
 constexpr const char* kVersion1 = R"sql(
 -- An owner is a (tenant, user); its scopes add agent and run. The counters serve BM25.
 CREATE TABLE owners(

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "catalog/sqlite/connection.h"
 #include "inferscale/status.h"
 
 namespace inferscale::sqlite {
+
+/// "ISCA": tells a catalog from any other SQLite file.
+inline constexpr std::int64_t kApplicationId = 0x49534341;
 
 /// One step of the schema: brings a database of the version before it to `version`.
 struct Migration {

@@ -68,6 +68,12 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<RecordKey>> all_record_keys() override;
   Result<std::vector<RecordEntry>> dependants_of(std::string_view fact_id) override;
 
+  // check.cc, repair.cc
+  Result<CatalogReport> check(bool full, const GoOn& go_on) override;
+  Result<CatalogRepair> repair(const GoOn& go_on) override;
+  Result<RecordPage> record_page(std::int64_t after, std::size_t limit) override;
+  Result<std::vector<RecordKey>> drop_records(std::span<const RecordKey> keys) override;
+
   // open.cc
   Result<std::optional<std::string>> get_setting(std::string_view name) override;
   Status put_setting(std::string_view name, std::string_view value) override;
@@ -87,6 +93,10 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] Result<Write> begin_write();
 
   [[nodiscard]] Status empty_log();
+  /// kDataLoss when the keyword index does not say what the facts say.
+  [[nodiscard]] Status check_keyword_index();
+  [[nodiscard]] Status rebuild_indexes(CatalogRepair& repair);
+  [[nodiscard]] Status rebuild_keywords(CatalogRepair& repair);
   [[nodiscard]] Result<EraseOutcome> finish_erase(Write& write, bool keep_turns, bool whole_scopes);
 
   const std::filesystem::path file_;

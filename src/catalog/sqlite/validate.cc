@@ -121,7 +121,7 @@ Status check_vectors(std::string_view item, const TextVectors& vectors) {
       const double value = vectors.values[row * vectors.dim + i];
       sum += value * value;
     }
-    if (!(std::abs(sum - 1.0) < 0.01)) {  // also catches NaN and infinity
+    if (!(std::abs(sum - 1.0) < kNormTolerance)) {  // also catches NaN and infinity
       return invalid_argument(
           fmt::format("{}: row {} has norm {}, it must be 1", field, row, std::sqrt(sum)));
     }

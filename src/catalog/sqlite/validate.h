@@ -11,6 +11,9 @@ namespace inferscale::sqlite {
 // Checks of what callers hand in. Errors: kInvalidArgument that names the field, with `item`
 // ("facts[3]") before it.
 
+/// How far a vector's squared norm may be from 1.
+inline constexpr double kNormTolerance = 0.01;
+
 [[nodiscard]] Status check_scope(std::string_view item, const Scope& scope);
 [[nodiscard]] Status check_fact_text(std::string_view item, std::string_view text);
 [[nodiscard]] Status check_metadata(std::string_view item, std::string_view metadata);

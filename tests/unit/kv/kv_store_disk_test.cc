@@ -13,6 +13,8 @@
 
 #include "base/log.h"
 #include "inferscale/kv_store.h"
+#include "support/faulty_file_system.h"
+#include "support/memory_file_system.h"
 #include "unit/kv/files.h"
 #include "unit/kv/sample_records.h"
 #include "unit/kv/store_fixture.h"
@@ -134,13 +136,8 @@ TEST(KvStoreDisk, ReopenWithASmallerBudgetDropsTheOldest) {
     const auto store = open_disk_store(directory.path(), 1, 100);
     items = put_items(*store, 6);
   }
-  for (std::size_t i = 0; i < items.size(); ++i) {  // ages that do not depend on the clock's grain
-    const std::string name = items[i].key.value.to_hex();
-    fs::last_write_time(directory.path() / name.substr(0, 2) / (name + ".iskv"),
-                        fs::file_time_type::clock::now() + std::chrono::seconds(i));
-  }
   const auto store = open_disk_store(directory.path(), 1, 2);
-  EXPECT_EQ(files_below(directory.path()).size(), 2U);
+  EXPECT_EQ(store->stats().tiers.at(1).records, 2U);
   EXPECT_TRUE(acquire(*store, items[4]).ready());
   EXPECT_TRUE(acquire(*store, items[5]).ready());
   EXPECT_FALSE(acquire(*store, items[3]).ready());
@@ -179,21 +176,25 @@ TEST(KvStoreDisk, CorruptMemoryIsReplacedFromDisk) {
   EXPECT_EQ(store->stats().tiers.at(0).records, 1U);
 }
 
-TEST(KvStoreDisk, OpenRemovesTornFilesAndLeftovers) {
+TEST(KvStoreDisk, OpenRepairsWhatACrashLeft) {
   const TempDirectory directory;
   {
-    const auto store = open_disk_store(directory.path(), 1, 100);
+    const auto store = open_disk_store(directory.path(), 1, 4);  // a segment for each
     (void)put_items(*store, 4);
   }
-  const std::vector<fs::path> files = files_below(directory.path());
+  fs::remove(directory.path() / "index");
+  std::vector<fs::path> files = files_below(directory.path());
+  ASSERT_EQ(files.size(), 4U);
+  std::sort(files.begin(), files.end());
   write_bytes(files[0], std::vector<std::byte>(10));                       // no header
   fs::resize_file(files[1], fs::file_size(files[1]) - 1);                  // torn
-  write_bytes(files[2].string() + ".tmp-aB3dE6", read_bytes(files[2]));    // died while writing
+  write_bytes(directory.path() / "index.tmp", std::vector<std::byte>(9));  // died while writing
   write_bytes(directory.path() / "notes.txt", std::vector<std::byte>(3));  // not ours
-  const auto store = open_disk_store(directory.path(), 1, 100);
+  const auto store = open_disk_store(directory.path(), 1, 4);
   EXPECT_EQ(store->stats().tiers.at(1).records, 2U);
-  EXPECT_EQ(store->stats().tiers.at(1).corrupt, 2U);
-  EXPECT_EQ(files_below(directory.path()).size(), 3U);  // two records and the foreign file
+  EXPECT_EQ(store->stats().tiers.at(1).corrupt, 1U);
+  EXPECT_EQ(store->stats().tiers.at(1).torn, 1U);
+  EXPECT_EQ(files_below(directory.path()).size(), 3U);  // two segments and the foreign file
 }
 
 TEST(KvStoreDisk, FilesAndDirectoriesArePrivate) {
@@ -210,14 +211,26 @@ TEST(KvStoreDisk, FilesAndDirectoriesArePrivate) {
 
 TEST(KvStoreDisk, EraseLeavesNoByteInAnyFile) {
   const TempDirectory directory;
-  const auto store = open_disk_store(directory.path(), 1, 100);
+  auto store = open_disk_store(directory.path(), 1, 100);
   const std::vector<Item> items = put_items(*store, 5);
+  const auto on_disk = [&](const Item& item) {  // token ids, or keys and values
+    const auto record = item.record();
+    return any_file_holds(posix_file_system(), directory.path(),
+                          std::as_bytes(std::span(item.tokens))) ||
+           any_file_holds(posix_file_system(), directory.path(), record->bytes().subspan(192, 32));
+  };
+  for (const Item& item : items) {
+    EXPECT_TRUE(on_disk(item));
+  }
   const RecordKey keys[] = {items[1].key, items[3].key, items[1].key};
   const auto counts = store->erase(keys);
   ASSERT_TRUE(counts.ok());
   EXPECT_EQ(counts->disk, 2U);
-  EXPECT_EQ(files_below(directory.path()).size(), 3U);
+  EXPECT_FALSE(on_disk(items[1]));
+  EXPECT_TRUE(on_disk(items[2]));
+  EXPECT_FALSE(on_disk(items[3]));
   EXPECT_EQ(acquire(*store, items[3]).reason(), MissReason::kErased);
+  store.reset();
   EXPECT_EQ(open_disk_store(directory.path(), 1, 100)->stats().tiers.at(1).records, 3U);
 }
 
@@ -316,22 +329,20 @@ TEST(KvStoreDisk, AReadOnlyDirectoryIsReadFromOnly) {
 }
 
 TEST(KvStoreDisk, FailedEraseIsTriedAgain) {
-  const TempDirectory directory;
-  const auto store = open_disk_store(directory.path(), 10, 100);
+  MemoryFileSystem memory;
+  FaultInjector faults;
+  FaultyFileSystem files(memory, faults);
+  const auto store = open_disk_store("/kv", 10, 100, &files);
   const Item item(1);
   ASSERT_TRUE(store->put(item.key, item.record()).ok());
-  const fs::path file = files_below(directory.path()).at(0);
-  const fs::path aside = directory.path() / "aside";
-  fs::rename(file, aside);
-  fs::create_directory(file);  // cannot be opened for writing
+  faults.arm({.fault = Fault::kIo, .at = 1, .until_healed = true});
   EXPECT_EQ(store->erase({&item.key, 1}).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(acquire(*store, item).reason(), MissReason::kErased);
-  fs::remove(file);
-  fs::rename(aside, file);
+  faults.heal();
   const auto counts = store->erase_scope(item.meta.scope);
   ASSERT_TRUE(counts.ok());
   EXPECT_EQ(counts->disk, 1U);
-  EXPECT_TRUE(files_below(directory.path()).empty());
+  EXPECT_TRUE(all_files(memory, "/kv").empty());
 }
 
 TEST(KvStoreDisk, AFullFileSystemDegradesAndRecovers) {

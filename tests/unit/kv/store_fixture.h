@@ -10,6 +10,7 @@
 
 #include "inferscale/kv_store.h"
 #include "unit/kv/sample_records.h"
+#include "unit/kv/segment_files.h"
 
 namespace inferscale::testing {
 
@@ -52,12 +53,14 @@ inline std::unique_ptr<KvStore> open_memory_store(std::uint64_t count) {
   return open_store(memory_options(count * Item(0).size()));
 }
 
-/// Budgets in items.
+/// Budgets in items; `files` null: the operating system's.
 inline std::unique_ptr<KvStore> open_disk_store(const std::filesystem::path& directory,
-                                                std::uint64_t host, std::uint64_t disk) {
+                                                std::uint64_t host, std::uint64_t disk,
+                                                FileSystem* files = nullptr) {
   return open_store({.host_budget_bytes = host * Item(0).size(),
-                     .disk_budget_bytes = disk * Item(0).size(),
-                     .directory = directory});
+                     .disk_budget_bytes = disk_budget(disk, Item(0).size()),
+                     .directory = directory,
+                     .file_system = files});
 }
 
 inline Lease acquire(KvStore& store, const RecordRequest& request) {

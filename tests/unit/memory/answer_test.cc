@@ -1,8 +1,7 @@
 // Asking: what is injected, what falls back, and that the answer is right either way.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
+#include "unit/kv/segment_files.h"
 #include "unit/memory/service_rig.h"
 
 namespace inferscale {
@@ -10,16 +9,6 @@ namespace {
 
 const std::vector<std::string> kFacts = {"Ana lives in Graz", "Ana has a cat called Momo",
                                          "Ana plays the banjo", "Ana works at the bindery"};
-
-std::vector<std::filesystem::path> record_files(const std::filesystem::path& data) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(data / "kv")) {
-    if (entry.path().extension() == ".iskv") {
-      files.push_back(entry.path());
-    }
-  }
-  return files;
-}
 
 TEST(Answer, InjectsEveryFactAndPrefillsTheQuestionOnly) {
   ServiceRig rig;
@@ -112,13 +101,7 @@ TEST(Answer, FlippedBitsAreNoticedAndCostTextOnly) {
   rig.open();
   rig.add(user("ana"), kFacts);
   rig.service.reset();
-  for (const auto& file : record_files(rig.options.directory)) {
-    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekg(-1, std::ios::end);
-    const char last = static_cast<char>(stream.get() ^ 1);
-    stream.seekp(-1, std::ios::end);
-    stream.put(last);
-  }
+  testing::corrupt_entries(posix_file_system(), rig.options.directory / "kv");
   rig.open();
   const AskReply reply = rig.ask(user("ana"), "Where does Ana live?");
   EXPECT_EQ(injected_facts(reply), 0U);
