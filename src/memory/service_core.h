@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "catalog/catalog.h"
 #include "engine/engine.h"
 #include "inferscale/kv_store.h"
 #include "inferscale/memory.h"
+#include "memory/answer_registry.h"
 #include "memory/context_spec.h"
 #include "prompt/prompt_builder.h"
 #include "retrieval/embedder.h"
@@ -22,7 +24,8 @@ namespace inferscale {
 struct ServiceDependencies {
   std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;
   std::function<Result<std::unique_ptr<Embedder>>(const MemoryOptions&)>
-      open_embedder;  ///< may give null
+      open_embedder;                            ///< may give null
+  std::function<TimestampUs()> clock = now_us;  ///< for what is tried again later
 };
 /// libllama for both.
 [[nodiscard]] ServiceDependencies llama_dependencies();
@@ -50,9 +53,13 @@ class ServiceCore {
   [[nodiscard]] std::span<const std::byte> secret() const { return secret_; }
   [[nodiscard]] Catalog& catalog() { return *catalog_; }
   [[nodiscard]] KvStore& store() { return *store_; }
+  [[nodiscard]] AnswerRegistry& answers() { return answers_; }
+  [[nodiscard]] TimestampUs now() const { return dependencies_.clock(); }
 
   /// Loads the model on the first call. A failed load is tried again by the next call.
   [[nodiscard]] Result<EngineParts*> engine();
+  /// Null while the model is not loaded.
+  [[nodiscard]] EngineParts* loaded_engine();
   /// Null when the service was opened without an embedding model.
   [[nodiscard]] Result<Embedder*> embedder();
   [[nodiscard]] Result<Retriever*> retriever();
@@ -79,6 +86,7 @@ class ServiceCore {
   std::vector<std::byte> secret_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<KvStore> store_;
+  AnswerRegistry answers_;
 
   std::mutex models_mutex_;  // guards what follows
   EngineParts engine_;
