@@ -40,9 +40,9 @@ Result<DeleteRequest> make_request(const Shell& shell, const DeleteArgs& args) {
 
 /// What is erased without being named one by one is counted and confirmed first.
 Status confirm(const Shell& shell, MemoryService& service, const DeleteRequest& request) {
-  const std::string what =
-      fmt::format("{} in scope {}", request.all_in_scope ? "everything" : "what matches --filter",
-                  to_string(request.scope));
+  const std::string what = fmt::format(
+      "{}{} in scope {}", request.old_versions ? "the old versions of " : "",
+      request.all_in_scope ? "everything" : "what matches --filter", to_string(request.scope));
   if (shell.json() || isatty(STDIN_FILENO) != 1) {
     return invalid_argument(
         fmt::format("this erases {}; add --yes to confirm, or --dry-run to count it", what));

@@ -19,7 +19,7 @@ struct ImportReport {
   std::string format;
   bool interrupted = false;
   std::vector<ItemError> errors;
-  std::string note;  ///< set when facts were taken but not embedded yet, and why
+  std::string note;  ///< set when facts were taken but not embedded or encoded yet, and why
   double elapsed_ms = 0;
 };
 

@@ -180,7 +180,11 @@ void Service::encode_after_write(const WorkControl& control, AddReply& reply) {
     return;
   }
   reply.facts_encoded = encoded->encoded;
-  if (encoded->failed > 0) {
+  if (encoded->stopped_early) {
+    reply.note =
+        "the engine failed again and again: facts that are not encoded are used as text "
+        "(stats says why)";
+  } else if (encoded->failed > 0) {
     reply.note = fmt::format(
         "{} facts could not be encoded and are used as text (stats says why, and when they are "
         "tried again)",
