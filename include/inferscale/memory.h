@@ -42,7 +42,8 @@ class INFERSCALE_API MemoryService {
   [[nodiscard]] virtual Result<AddReply> add(const Scope& scope, std::span<const TurnInput> turns,
                                              std::span<const FactInput> facts, bool wait,
                                              const WorkControl& control) = 0;
-  /// Encodes what is still without a record, in every scope.
+  /// Encodes what is still without a record, in every scope. What failed waits until its next try
+  /// is due (`stats`), so that calling this often does no harm.
   [[nodiscard]] virtual Result<EncodeReply> encode_pending(const WorkControl& control) = 0;
   /// Encodes only the facts that earlier answers found without KV.
   [[nodiscard]] virtual Result<EncodeReply> encode_wanted(const WorkControl& control) = 0;
@@ -60,13 +61,28 @@ class INFERSCALE_API MemoryService {
                                               std::uint32_t limit, const std::string& cursor) = 0;
   [[nodiscard]] virtual Result<std::vector<FactHistoryRow>> history(const Scope& scope,
                                                                     const std::string& id) = 0;
+  /// Makes a new version; the old one stays in the history. A patch that changes nothing returns
+  /// the live fact. Errors: kNotFound, kConflict (`if_version` is not the live version; another
+  /// live fact of the scope says exactly this already).
   [[nodiscard]] virtual Result<FactView> update(const UpdateRequest& request, bool wait,
                                                 const WorkControl& control) = 0;
-  /// Erases facts by id, or all that the scope permits when `ids` is empty.
-  [[nodiscard]] virtual Result<DeleteReceipt> remove(const Scope& scope,
-                                                     std::span<const std::string> ids,
-                                                     bool keep_turns, bool wait,
+  /// Erases facts with everything that belongs to them or saw them (docs/deletion.md). With `wait`
+  /// the facts that lost their record are encoded again before it returns. Errors:
+  /// kInvalidArgument, kNotFound (names the first id that is not there; nothing is erased),
+  /// kPermissionDenied. A filter or scope that matches nothing is no error.
+  [[nodiscard]] virtual Result<DeleteReceipt> remove(const DeleteRequest& request, bool wait,
                                                      const WorkControl& control) = 0;
+  /// By id, or all that the scope permits when `ids` is empty.
+  [[nodiscard]] Result<DeleteReceipt> remove(const Scope& scope, std::span<const std::string> ids,
+                                             bool keep_turns, bool wait,
+                                             const WorkControl& control) {
+    DeleteRequest request;
+    request.scope = scope;
+    request.ids.assign(ids.begin(), ids.end());
+    request.all_in_scope = ids.empty();
+    request.keep_turns = keep_turns;
+    return remove(request, wait, control);
+  }
 
   [[nodiscard]] virtual Result<StatsReply> stats() = 0;
   /// Self-tests: data directory, catalog, model, state layout, rope, embedder. Never fails as a

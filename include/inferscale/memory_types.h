@@ -28,6 +28,10 @@ struct MemoryOptions {
   std::string encode_context = "window:8";  ///< "header", "primer:N", "window:N"
   std::optional<std::uint32_t> top_j;  ///< facts prefilled as text; unset: calibrated per model
   std::string system_prompt;           ///< empty: the built-in one
+  /// A thread of the service encodes what `add`, `update` and `remove` leave when they do not wait,
+  /// what an earlier process left, and what answers found without KV; it loads the models when
+  /// there is a fact. Off: all that is left to `encode_pending`.
+  bool encode_in_background = false;
 
   std::uint64_t host_budget_bytes = 1ULL << 30;  ///< records in memory
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< records on disk; 0 keeps none
@@ -83,7 +87,8 @@ struct AddReply {
 
 struct EncodeReply {
   std::uint64_t encoded = 0;
-  std::uint64_t failed = 0;  ///< stay usable as text; tried again by the next call
+  std::uint64_t failed = 0;    ///< stay usable as text; `stats` says when they are tried again
+  bool stopped_early = false;  ///< the engine failed again and again: the rest is still pending
   std::uint64_t tokens_prefilled = 0;
   double elapsed_ms = 0;
 };
@@ -208,14 +213,37 @@ struct UpdateRequest {
   std::optional<std::uint32_t> if_version;
 };
 
-/// What a delete erased, where. `verified`: re-reading found nothing left.
+/// What to erase. Exactly one of `ids`, `filter` and `all_in_scope` chooses the facts; what is
+/// shared with the scope is erased only by a request in that shared scope.
+struct DeleteRequest {
+  Scope scope;
+  std::vector<std::string> ids;
+  std::string filter;         ///< JSON condition on metadata
+  bool all_in_scope = false;  ///< facts, and turns unless `keep_turns`
+  /// Erases only what was superseded: text, metadata and history of versions that are no longer
+  /// live, and the records that saw them. The facts stay.
+  bool old_versions = false;
+  bool keep_turns = false;  ///< keeps the turns that no other fact cites
+  bool dry_run = false;     ///< counts what would go, and erases nothing
+};
+
+/// What a delete erased, where.
 struct DeleteReceipt {
   std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
   std::uint64_t records_gpu = 0, records_host = 0, records_disk = 0;
+  std::uint64_t record_entries = 0;  ///< records that the catalog named, wherever they were
+  std::uint64_t records_in_use = 0;  ///< of those: leased by an answer, wiped when it ends
   std::uint64_t dependants =
       0;  ///< live facts that lost their record because they saw an erased one
   std::uint64_t dependants_reencoded = 0;
-  bool verified = false;
+  /// Answers under way that use what was erased (as text, as KV, or through KV that saw it); they
+  /// may finish.
+  std::uint64_t answers_running = 0;
+  std::uint64_t chats_open = 0;  ///< conversations that hold it; they start over at the next turn
+  bool dry_run = false;          ///< nothing was erased: the counts are what would go
+  bool verified = false;         ///< catalog, keyword index, vectors and tiers were read again, and
+                                 ///< nothing was found
+  std::string note;              ///< why not
 };
 
 struct DoctorCheck {
@@ -269,10 +297,32 @@ struct RepairReport {
   VerifyReport after;                 ///< full; what could not be repaired is in its problems
 };
 
+/// A fact that could not be encoded and is used as text.
+struct EncodeFailureView {
+  std::string id;
+  std::uint32_t version = 1;
+  std::uint32_t attempts = 0;
+  std::string next_try;  ///< RFC 3339; empty: given up until its text, the model or the context
+                         ///< changes
+  std::string error;
+};
+
+/// What waits to be encoded under the current model and context.
+struct EncodeQueueStats {
+  std::uint64_t pending = 0;   ///< without a record, or with an outdated one
+  std::uint64_t waiting = 0;   ///< of these: failed, tried again later
+  std::uint64_t given_up = 0;  ///< of these: never tried again
+  std::string next_try;        ///< RFC 3339, the earliest; empty: nothing waits
+  std::string last_error;
+  bool background = false;                  ///< a thread of this service encodes them
+  std::vector<EncodeFailureView> failures;  ///< the latest 20
+};
+
 struct StatsReply {
   std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
   std::uint64_t facts_pending =
       0;  ///< live facts without a record under the current model and context
+  EncodeQueueStats encode;
   std::string model, model_fingerprint, encode_context;
   std::string
       top_j;  ///< "0 (calibrated 2026-11-29, 1.62 x TTFT at 1)", "4 (set)", "not calibrated yet"

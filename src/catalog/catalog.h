@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "catalog/erase_request.h"
 #include "catalog/filter.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/status.h"
@@ -89,13 +90,6 @@ struct FactPatch {
   TextVectors vectors;  ///< of the new text; ignored when the text does not change
 };
 
-/// Names one version of one fact: what an encode job attended to.
-struct FactRef {
-  std::string id;
-  std::uint32_t version = 0;
-  friend bool operator==(const FactRef&, const FactRef&) = default;
-};
-
 /// The record that stands for (fact version, model fingerprint). `context` is the configured
 /// spelling of the encode context ("window:8"); context_id pins what was really seen.
 struct RecordEntry {
@@ -130,13 +124,38 @@ struct FactPage {
   std::string next_cursor;  ///< empty at the end; opaque and stable under concurrent writes
 };
 
-struct EraseOutcome {
-  std::uint64_t facts = 0, versions = 0, history = 0, vectors = 0, keywords = 0, turns = 0;
-  std::vector<RecordKey> records;   ///< of the erased facts and of everything that saw them
-  std::vector<FactRef> dependants;  ///< live facts that lost their record
-  /// Read again after the commit: no row, no index entry, and the log holds no old page.
-  bool verified = false;
-  std::string note;  ///< why not verified
+/// Which facts `facts_to_encode` gives.
+struct EncodeQuery {
+  Hash128 model_fingerprint;
+  std::string context;
+  std::int64_t after_sequence = 0;
+  /// Leaves out facts that failed and are not to be tried yet, or never; unset: leaves none out.
+  std::optional<TimestampUs> due_at;
+};
+
+struct EncodePage {
+  std::vector<Fact> facts;
+  std::size_t without_record = 0;  ///< the first so many; the others' records are outdated
+};
+
+/// The last failure to encode a fact version under a model and context. Kept until it is encoded,
+/// changed or erased.
+struct EncodeFailure {
+  FactRef fact;
+  Hash128 model_fingerprint;
+  std::string context;
+  std::uint32_t attempts = 0;  ///< in a row
+  TimestampUs last_try = 0;
+  std::optional<TimestampUs> next_try;  ///< unset: given up
+  std::string error;
+};
+/// A `next_try` further ahead than this was set by a clock that has been set back since: it is due.
+inline constexpr TimestampUs kMaxEncodeRetryUs = TimestampUs{2} * 3600 * 1'000'000;
+
+struct EncodeFailureCounts {
+  std::uint64_t waiting = 0;
+  std::uint64_t given_up = 0;
+  std::optional<TimestampUs> next_try;  ///< the earliest
 };
 
 struct CatalogCounts {
@@ -202,13 +221,26 @@ class Catalog {
   [[nodiscard]] virtual Result<Fact> update_fact(const Scope& request, std::string_view id,
                                                  const FactPatch& patch) = 0;
   /// Erases facts with history, vectors, keywords, record entries (theirs and of everything that
-  /// attended to them, transitively) and, unless `keep_turns`, the source turns that no live fact
-  /// cites any more. Errors: kNotFound names the first id that is not there (nothing is erased).
-  [[nodiscard]] virtual Result<EraseOutcome> erase_facts(const Scope& request,
-                                                         std::span<const std::string> ids,
-                                                         bool keep_turns) = 0;
+  /// attended to them, transitively) and, unless they are kept, the source turns that no live fact
+  /// cites any more. Nothing that matches is no error. Errors: kInvalidArgument, kNotFound names
+  /// the first id that is not there (nothing is erased), kPermissionDenied (a shared fact).
+  [[nodiscard]] virtual Result<EraseOutcome> erase(const EraseRequest& request) = 0;
+  [[nodiscard]] Result<EraseOutcome> erase_facts(const Scope& request,
+                                                 std::span<const std::string> ids,
+                                                 bool keep_turns) {
+    EraseRequest erase_request;
+    erase_request.scope = request;
+    erase_request.ids.assign(ids.begin(), ids.end());
+    erase_request.keep_turns = keep_turns;
+    return erase(erase_request);
+  }
   /// Everything that `request` permits: all facts and all turns of the scope.
-  [[nodiscard]] virtual Result<EraseOutcome> erase_scope(const Scope& request) = 0;
+  [[nodiscard]] Result<EraseOutcome> erase_scope(const Scope& request) {
+    EraseRequest erase_request;
+    erase_request.scope = request;
+    erase_request.whole_scope = true;
+    return erase(erase_request);
+  }
   /// Adds missing vectors; facts whose version is no longer live are skipped.
   [[nodiscard]] virtual Status put_vectors(const FactRef& fact, const TextVectors& vectors) = 0;
 
@@ -252,15 +284,23 @@ class Catalog {
   /// Header records: fact.id empty, found by key.
   [[nodiscard]] virtual Result<std::vector<std::optional<RecordEntry>>> records_of(
       std::span<const FactRef> facts, const Hash128& model_fingerprint) = 0;
-  /// Live facts without a record entry of this fingerprint and context, in ingest order, from
-  /// `after_sequence`.
-  [[nodiscard]] virtual Result<std::vector<Fact>> facts_to_encode(const Hash128& model_fingerprint,
-                                                                  std::string_view context,
-                                                                  std::int64_t after_sequence,
-                                                                  std::size_t limit) = 0;
-  /// How many facts `facts_to_encode` would give without a limit.
+  /// First live facts without a record entry of this fingerprint, then those whose entry is
+  /// outdated; each in ingest order.
+  [[nodiscard]] virtual Result<EncodePage> facts_to_encode(const EncodeQuery& query,
+                                                           std::size_t limit) = 0;
+  /// How many facts `facts_to_encode` would give without a limit and without `due_at`.
   [[nodiscard]] virtual Result<std::uint64_t> count_to_encode(const Hash128& model_fingerprint,
                                                               std::string_view context) = 0;
+  /// Replaces what is known of this fact's failures under the same model and context. Ignored when
+  /// the fact's version is no longer live.
+  [[nodiscard]] virtual Status put_encode_failure(const EncodeFailure& failure) = 0;
+  [[nodiscard]] virtual Result<std::optional<EncodeFailure>> encode_failure(
+      const FactRef& fact, const Hash128& model_fingerprint, std::string_view context) = 0;
+  /// The latest failures of live fact versions.
+  [[nodiscard]] virtual Result<std::vector<EncodeFailure>> encode_failures(
+      const Hash128& model_fingerprint, std::string_view context, std::size_t limit) = 0;
+  [[nodiscard]] virtual Result<EncodeFailureCounts> count_encode_failures(
+      const Hash128& model_fingerprint, std::string_view context) = 0;
   /// Keys of all record entries, header records included: what a store may hold.
   [[nodiscard]] virtual Result<std::vector<RecordKey>> all_record_keys() = 0;
   /// Record entries (any fact) that attended to this fact, directly or through another record.

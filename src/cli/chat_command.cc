@@ -101,9 +101,9 @@ class ChatLoop {
   Status remember(const std::string& text) {
     FactInput fact;
     fact.text = text;
-    INFERSCALE_ASSIGN_OR_RETURN(const AddReply reply, service_.add(scope_, {}, std::span(&fact, 1),
-                                                                   true, shell_.work_control()));
-    shell_.progress().finish();
+    // Encoded while the user reads on.
+    INFERSCALE_ASSIGN_OR_RETURN(const AddReply reply,
+                                service_.add(scope_, {}, std::span(&fact, 1), false, {}));
     if (!reply.errors.empty()) {
       return Status(reply.errors[0].code, reply.errors[0].message);
     }
@@ -138,7 +138,7 @@ Result<int> run_chat(Shell& shell, const ChatArgs& args) {
   options.max_tokens = args.max_tokens;
   options.temperature = args.temperature;
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<MemoryService> service,
-                              shell.open_service(ModelNeed::kRequired));
+                              shell.open_service(ModelNeed::kRequired, true));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<Chat> chat, service->open_chat(options));
   if (isatty(STDIN_FILENO) == 1) {
     shell.note("Ask about what you remember; /help lists commands.");

@@ -125,8 +125,18 @@ Command& Command::flag(const char* names, int& target, const char* help) {
 
 void Command::add_common_options(CommonOptions& options) {
   title("Common options");
-  text("--data", options.data, "DIR",
-       "Data directory [$INFERSCALE_HOME, else ~/.local/share/inferscale]");
+  app_->add_option("--data", options.data,
+                   "Data directory [$INFERSCALE_HOME, else ~/.local/share/inferscale]")
+      ->check(CLI::Validator(
+          [](const std::string& path) {
+            return path.empty() ? std::string(
+                                      "empty; give a directory, or leave it out for the "
+                                      "default")
+                                : std::string();
+          },
+          ""))
+      ->type_name("DIR")
+      ->group(title_);
   text("--scope", options.scope, "SCOPE",
        "Whose memory: user=NAME[,agent=NAME][,run=NAME][,tenant=NAME]");
   flag("--json", options.json, "One JSON document on stdout");

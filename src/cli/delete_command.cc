@@ -4,25 +4,54 @@
 #include <iostream>
 
 #include "cli/command.h"
-#include "cli/json_views.h"
+#include "cli/delete_receipt.h"
 
 namespace inferscale::cli {
 namespace {
 
 struct DeleteArgs {
   std::vector<std::string> ids;
+  std::string filter;
   bool all_in_scope = false;
+  bool old_versions = false;
+  bool dry_run = false;
   bool yes = false;
   bool keep_turns = false;
   bool no_wait = false;
 };
 
-Status confirm_all(const Shell& shell, const Scope& scope) {
-  const std::string what = fmt::format("everything in scope {}", to_string(scope));
-  if (shell.json() || isatty(STDIN_FILENO) != 1) {
-    return invalid_argument(fmt::format("--all-in-scope erases {}; add --yes to confirm", what));
+Result<DeleteRequest> make_request(const Shell& shell, const DeleteArgs& args) {
+  const int choices =
+      (args.ids.empty() ? 0 : 1) + (args.filter.empty() ? 0 : 1) + (args.all_in_scope ? 1 : 0);
+  if (choices != 1) {
+    return invalid_argument(
+        "give the ids of the facts to erase, or --filter, or --all-in-scope, not both");
   }
-  std::cerr << "Erase " << what << "? Type yes: " << std::flush;
+  DeleteRequest request;
+  INFERSCALE_ASSIGN_OR_RETURN(request.scope, shell.scope());
+  request.ids = args.ids;
+  request.filter = args.filter;
+  request.all_in_scope = args.all_in_scope;
+  request.old_versions = args.old_versions;
+  request.keep_turns = args.keep_turns;
+  request.dry_run = args.dry_run;
+  return request;
+}
+
+/// What is erased without being named one by one is counted and confirmed first.
+Status confirm(const Shell& shell, MemoryService& service, const DeleteRequest& request) {
+  const std::string what = fmt::format(
+      "{}{} in scope {}", request.old_versions ? "the old versions of " : "",
+      request.all_in_scope ? "everything" : "what matches --filter", to_string(request.scope));
+  if (shell.json() || isatty(STDIN_FILENO) != 1) {
+    return invalid_argument(
+        fmt::format("this erases {}; add --yes to confirm, or --dry-run to count it", what));
+  }
+  DeleteRequest count = request;
+  count.dry_run = true;
+  INFERSCALE_ASSIGN_OR_RETURN(const DeleteReceipt receipt, service.remove(count, false, {}));
+  std::cerr << "Erase " << what << ": " << receipt.facts << " facts, " << receipt.versions
+            << " versions, " << receipt.turns << " turns? Type yes: " << std::flush;
   std::string answer;
   if (!std::getline(std::cin, answer) || answer != "yes") {
     return invalid_argument("not confirmed; nothing was erased");
@@ -30,36 +59,18 @@ Status confirm_all(const Shell& shell, const Scope& scope) {
   return {};
 }
 
-void print_receipt(const Shell& shell, const DeleteReceipt& receipt) {
-  if (shell.json()) {
-    shell.print_json(json_text(receipt));
-    return;
-  }
-  shell.print(fmt::format(
-      "erased: {} facts, {} versions, {} history rows, {} vectors, {} keyword entries, {} turns\n"
-      "records: {} in memory, {} on disk; {} facts had seen them, {} encoded anew\n"
-      "read again and found nothing left: {}\n",
-      receipt.facts, receipt.versions, receipt.history, receipt.vectors, receipt.keywords,
-      receipt.turns, receipt.records_host + receipt.records_gpu, receipt.records_disk,
-      receipt.dependants, receipt.dependants_reencoded, receipt.verified ? "yes" : "NO"));
-}
-
 Result<int> run_delete(Shell& shell, const DeleteArgs& args) {
-  if (args.ids.empty() != args.all_in_scope) {
-    return invalid_argument("give the ids of the facts to erase, or --all-in-scope, not both");
-  }
-  INFERSCALE_ASSIGN_OR_RETURN(const Scope scope, shell.scope());
-  if (args.all_in_scope && !args.yes) {
-    INFERSCALE_RETURN_IF_ERROR(confirm_all(shell, scope));
-  }
+  INFERSCALE_ASSIGN_OR_RETURN(const DeleteRequest request, make_request(shell, args));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<MemoryService> service,
                               shell.open_service(ModelNeed::kIfPresent));
-  INFERSCALE_ASSIGN_OR_RETURN(
-      const DeleteReceipt receipt,
-      service->remove(scope, args.ids, args.keep_turns, !args.no_wait, shell.work_control()));
+  if (request.ids.empty() && !request.dry_run && !args.yes) {
+    INFERSCALE_RETURN_IF_ERROR(confirm(shell, *service, request));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const DeleteReceipt receipt,
+                              service->remove(request, !args.no_wait, shell.work_control()));
   shell.progress().finish();
   print_receipt(shell, receipt);
-  return receipt.verified ? 0 : error_row(StatusCode::kInternal).exit_code;
+  return receipt.verified || receipt.dry_run ? 0 : error_row(StatusCode::kInternal).exit_code;
 }
 
 }  // namespace
@@ -69,10 +80,16 @@ void add_delete_command(Command& root, Shell& shell) {
   root.add(shell,
            {"delete", "Erase facts, their history, and every record that saw them",
             "inferscale delete FACT_ID --scope user=alice\n"
+            "  inferscale delete FACT_ID --old-versions --scope user=alice\n"
+            "  inferscale delete --filter '{\"city\":\"Graz\"}' --dry-run --scope user=alice\n"
             "  inferscale delete --all-in-scope --yes --scope user=alice"},
            [&shell, args] { return run_delete(shell, *args); })
       .arguments("ids", args->ids, "Ids of facts")
+      .text("--filter", args->filter, "JSON", "Facts whose metadata match (docs/cli.md)")
       .flag("--all-in-scope", args->all_in_scope, "Everything that the scope permits")
+      .flag("--old-versions", args->old_versions,
+            "Of these facts only what was superseded; the facts stay")
+      .flag("--dry-run", args->dry_run, "Count what would go, and erase nothing")
       .flag("-y,--yes", args->yes, "Do not ask for confirmation")
       .flag("--keep-turns", args->keep_turns, "Keep turns that no other fact cites")
       .flag("--no-wait", args->no_wait, "Leave encoding the dependants anew to the next command");

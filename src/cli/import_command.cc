@@ -83,6 +83,11 @@ class ImportRun {
                                 service_.encode_pending(shell_.work_control()));
     report_.facts_encoded += reply.encoded;
     report_.facts_failed += reply.failed;
+    if (reply.stopped_early) {
+      report_.note =
+          "the engine failed again and again: facts that are not encoded are used as text (stats "
+          "says why, and when they are tried again)";
+    }
     return {};
   }
 

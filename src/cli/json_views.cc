@@ -119,9 +119,15 @@ Json view(const DeleteReceipt& receipt) {
            {{"gpu", receipt.records_gpu},
             {"host", receipt.records_host},
             {"disk", receipt.records_disk}}},
+          {"record_entries", receipt.record_entries},
+          {"records_in_use", receipt.records_in_use},
           {"dependants", receipt.dependants},
           {"dependants_reencoded", receipt.dependants_reencoded},
-          {"verified", receipt.verified}};
+          {"answers_running", receipt.answers_running},
+          {"chats_open", receipt.chats_open},
+          {"dry_run", receipt.dry_run},
+          {"verified", receipt.verified},
+          {"note", receipt.note}};
 }
 
 Json kv_json(const KvStoreStats& kv) {
@@ -149,6 +155,20 @@ Json kv_json(const KvStoreStats& kv) {
           {"misses", misses}};
 }
 
+Json view(const EncodeQueueStats& queue) {
+  Json failures = Json::array();
+  for (const EncodeFailureView& failure : queue.failures) {
+    failures.push_back({{"id", failure.id},
+                        {"version", failure.version},
+                        {"attempts", failure.attempts},
+                        {"next_try", failure.next_try},
+                        {"error", failure.error}});
+  }
+  return {{"pending", queue.pending},       {"waiting", queue.waiting},
+          {"given_up", queue.given_up},     {"next_try", queue.next_try},
+          {"last_error", queue.last_error}, {"failures", failures}};
+}
+
 Json view(const StatsReply& stats) {
   return {{"facts", stats.facts},
           {"facts_pending", stats.facts_pending},
@@ -162,6 +182,7 @@ Json view(const StatsReply& stats) {
           {"encode_context", stats.encode_context},
           {"top_j", stats.top_j},
           {"injection", stats.injection},
+          {"encode", view(stats.encode)},
           {"kv", kv_json(stats.kv)}};
 }
 
@@ -216,6 +237,12 @@ std::string json_text(const SearchReply& reply) { return one_line(view(reply)); 
 std::string json_text(const AskReply& reply) { return one_line(view(reply)); }
 std::string json_text(const DeleteReceipt& receipt) { return one_line(view(receipt)); }
 std::string json_text(const StatsReply& stats) { return one_line(view(stats)); }
+
+std::string json_text(const FactView& fact, const DeleteReceipt& erased) {
+  Json json = view(fact);
+  json["erased"] = view(erased);
+  return one_line(json);
+}
 
 std::string json_text(const FactList& list) {
   Json facts = Json::array();

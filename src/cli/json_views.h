@@ -19,7 +19,7 @@ struct ImportReport {
   std::string format;
   bool interrupted = false;
   std::vector<ItemError> errors;
-  std::string note;  ///< set when facts were taken but not embedded yet, and why
+  std::string note;  ///< set when facts were taken but not embedded or encoded yet, and why
   double elapsed_ms = 0;
 };
 
@@ -34,6 +34,8 @@ struct ImportReport {
 [[nodiscard]] std::string json_text(const AddReply& reply);
 [[nodiscard]] std::string json_text(const ImportReport& report);
 [[nodiscard]] std::string json_text(const DeleteReceipt& receipt);
+/// An update that erased the old versions.
+[[nodiscard]] std::string json_text(const FactView& fact, const DeleteReceipt& erased);
 [[nodiscard]] std::string json_text(const StatsReply& stats);
 [[nodiscard]] std::string json_text(const std::vector<DoctorCheck>& checks, bool all_ok);
 [[nodiscard]] std::string json_text(const VerifyReport& report);

@@ -51,8 +51,10 @@ Result<MemoryOptions> Shell::memory_options(ModelNeed need) const {
   return memory;
 }
 
-Result<std::unique_ptr<MemoryService>> Shell::open_service(ModelNeed need) const {
-  INFERSCALE_ASSIGN_OR_RETURN(const MemoryOptions memory, memory_options(need));
+Result<std::unique_ptr<MemoryService>> Shell::open_service(ModelNeed need,
+                                                           bool encode_in_background) const {
+  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, memory_options(need));
+  memory.encode_in_background = encode_in_background;
   if (memory.embedder.empty() && !names_embedder(options_.embedder)) {
     note(
         "no embedding model: facts are found by keywords alone; fetch it with `./run setup`, or "

@@ -42,7 +42,9 @@ class Shell {
   [[nodiscard]] Result<Scope> scope() const;
   [[nodiscard]] Result<std::optional<std::uint32_t>> top_j() const;
   [[nodiscard]] Result<MemoryOptions> memory_options(ModelNeed need) const;
-  [[nodiscard]] Result<std::unique_ptr<MemoryService>> open_service(ModelNeed need) const;
+  /// Commands that run long encode in the background; the others encode before they end.
+  [[nodiscard]] Result<std::unique_ptr<MemoryService>> open_service(
+      ModelNeed need, bool encode_in_background = false) const;
 
   /// Progress (unless --json without --progress) and Ctrl-C for the service's long calls.
   [[nodiscard]] WorkControl work_control();

@@ -15,6 +15,15 @@ std::string stats_text(const StatsReply& stats) {
       stats.facts, stats.facts_pending, stats.versions, stats.vectors, stats.turns, stats.scopes,
       stats.model.empty() ? "none" : stats.model, stats.model_fingerprint, stats.encode_context,
       stats.top_j, stats.injection, stats.records);
+  const EncodeQueueStats& queue = stats.encode;
+  if (queue.waiting + queue.given_up > 0) {
+    text += fmt::format("encoding   {} pending, {} of them failed (next try {}), {} given up\n",
+                        queue.pending, queue.waiting,
+                        queue.next_try.empty() ? "never" : queue.next_try, queue.given_up);
+  }
+  for (const EncodeFailureView& failure : queue.failures) {
+    text += fmt::format("  {} after {} tries: {}\n", failure.id, failure.attempts, failure.error);
+  }
   for (const TierStats& tier : stats.kv.tiers) {
     text += fmt::format("  {:8} {} records, {} of {}; {} hits, {} evictions, {} corrupt\n",
                         tier.name, tier.records, format_size(tier.bytes),

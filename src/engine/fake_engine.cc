@@ -261,7 +261,7 @@ Result<RunResult> FakeEngine::run_locked(const RunRequest& request, FakeCall& ca
 Result<RunResult> FakeEngine::run(RunRequest request) {
   const Stopwatch waiting;
   FakeCall call = describe(request);
-  const std::lock_guard<std::mutex> turn(running_);
+  const std::lock_guard<TurnMutex> turn(running_);
   const Stopwatch running;
   Result<RunResult> result = run_locked(request, call);
   if (result.ok()) {
@@ -284,13 +284,13 @@ Result<RunResult> FakeEngine::run(RunRequest request) {
 }
 
 Status FakeEngine::drop_session(const std::string& session) {
-  const std::lock_guard<std::mutex> turn(running_);
+  const std::lock_guard<TurnMutex> turn(running_);
   sessions_.erase(session);
   return Status();
 }
 
 void FakeEngine::drop_all_sessions() {
-  const std::lock_guard<std::mutex> turn(running_);
+  const std::lock_guard<TurnMutex> turn(running_);
   sessions_.clear();
 }
 

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/fake_tokenizer.h"
 #include "engine/run_plan.h"
+#include "retrieval/turn_mutex.h"
 
 namespace inferscale {
 
@@ -84,7 +85,7 @@ class FakeEngine final : public Engine {
   FakeTokenizer tokenizer_;
   FakeChatFormat chat_format_;
 
-  std::mutex running_;        // one run at a time; guards sessions_
+  TurnMutex running_;         // one run at a time, in the order of asking; guards sessions_
   mutable std::mutex mutex_;  // guards what follows; never held while running
   std::vector<FakeCall> calls_;
   std::uint32_t failures_ = 0;

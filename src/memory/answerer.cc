@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kContextReserve = 16;
 constexpr std::uint32_t kMaxFactsPerQuestion = 1000;
 constexpr std::size_t kMaxQuestionBytes = 1U << 20;
+constexpr int kMaxPrepares = 10;
 
 }  // namespace
 
@@ -45,6 +46,29 @@ void FallbackCounter::add(const std::string& reason, std::uint32_t count) {
   } else {
     counts_.push_back({reason, count});
   }
+}
+
+Result<PreparedPrompt> prepare_noted(AnswerRegistry::Use& use,
+                                     const std::function<Result<PreparedPrompt>()>& prepare) {
+  for (int i = 0; i < kMaxPrepares; ++i) {
+    use.begin();
+    Result<PreparedPrompt> prompt = prepare();
+    if (!prompt.ok()) {
+      return prompt;
+    }
+    std::vector<FactRef> facts;
+    std::vector<RecordKey> records;
+    for (const PreparedPrompt::Line& line : prompt->lines) {
+      facts.push_back({line.fact.id, line.fact.version});
+      if (line.lease.ready()) {
+        records.push_back(line.record);
+      }
+    }
+    if (use.add(facts, records)) {
+      return prompt;
+    }
+  }
+  return unavailable("facts were erased faster than an answer could be prepared; ask again");
 }
 
 std::uint32_t PreparedPrompt::line_tokens() const {
@@ -188,6 +212,7 @@ void Answerer::lease_lines(const EngineParts& parts, const Scope& scope,
       encoder_.want(scope, lines[i].fact.id);
     }
     lines[i].lease = std::move(leases[r]);
+    lines[i].record = requests[r].key;
   }
 }
 
@@ -253,7 +278,9 @@ Result<PreparedPrompt> Answerer::prepare_ask(EngineParts& parts, const AskReques
 Result<AskReply> Answerer::ask(const AskRequest& request) {
   INFERSCALE_RETURN_IF_ERROR(check_ask(request));
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
-  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_ask(*parts, request));
+  AnswerRegistry::Use use(core_.answers(), false);
+  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt,
+                              prepare_noted(use, [&] { return prepare_ask(*parts, request); }));
   HeaderSegment header = lease_header(core_, *parts);
   RunRequest run;
   run.cancelled = request.cancelled;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ struct PreparedPrompt {
     std::uint32_t rank = 0;  ///< 1 is the best
     std::vector<TokenId> tokens;
     Lease lease;
+    RecordKey record;  ///< of the lease, when it is ready
   };
   std::vector<Line> lines;  ///< in prompt order
   std::vector<TokenId> tail;
@@ -38,6 +40,12 @@ struct PreparedPrompt {
 
   [[nodiscard]] std::uint32_t line_tokens() const;
 };
+
+/// Calls `prepare` until nothing was erased while it ran, and notes what its prompt uses: a delete
+/// either comes before the prompt, which then holds nothing of it, or counts the answer. Errors:
+/// those of `prepare`, kUnavailable.
+[[nodiscard]] Result<PreparedPrompt> prepare_noted(
+    AnswerRegistry::Use& use, const std::function<Result<PreparedPrompt>()>& prepare);
 
 /// What preparing depends on besides the question.
 struct PrepareOptions {

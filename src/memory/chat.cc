@@ -8,13 +8,18 @@ namespace inferscale {
 
 ServiceChat::ServiceChat(ServiceCore& core, Answerer& answerer, const ChatOptions& options,
                          std::string session)
-    : core_(core), answerer_(answerer), options_(options), session_(std::move(session)) {}
+    : core_(core),
+      answerer_(answerer),
+      options_(options),
+      session_(std::move(session)),
+      use_(core.answers(), true) {}
 
 ServiceChat::~ServiceChat() { restart(); }
 
 void ServiceChat::restart() {
   history_.clear();
   in_context_.clear();
+  use_.clear();
   if (auto parts = core_.engine(); parts.ok()) {
     if (const Status status = (*parts)->engine->drop_session(session_); !status.ok()) {
       log_message(LogLevel::kWarning, status.to_string());
@@ -22,10 +27,18 @@ void ServiceChat::restart() {
   }
 }
 
-// A fact that was erased must not be served from this conversation's cache: the conversation starts
-// over. An updated fact stays (its old version was said), and its new version may join as a new
-// line.
+// What was erased (facts, or old versions of facts that were said before an update) must not be
+// served from this conversation's cache: the conversation starts over.
 Status ServiceChat::drop_erased_facts(FallbackCounter& fallbacks) {
+  if (use_.holds_erased()) {
+    restart();
+    fallbacks.add("chat_restarted_after_delete");
+  }
+  return drop_updated_facts();
+}
+
+// An updated fact stays (its old version was said), and its new version may join as a new line.
+Status ServiceChat::drop_updated_facts() {
   std::vector<std::string> ids;
   for (const auto& [id, version] : in_context_) {
     ids.push_back(id);
@@ -35,11 +48,6 @@ Status ServiceChat::drop_erased_facts(FallbackCounter& fallbacks) {
   }
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> live,
                               core_.catalog().get_facts(options_.scope, ids));
-  if (live.size() < ids.size()) {
-    restart();
-    fallbacks.add("chat_restarted_after_delete");
-    return {};
-  }
   for (const Fact& fact : live) {
     if (in_context_[fact.id] != fact.version) {
       in_context_.erase(fact.id);
@@ -48,7 +56,9 @@ Status ServiceChat::drop_erased_facts(FallbackCounter& fallbacks) {
   return {};
 }
 
-Result<PreparedPrompt> ServiceChat::prepare(EngineParts& parts, const std::string& message) {
+Result<PreparedPrompt> ServiceChat::prepare(EngineParts& parts, const std::string& message,
+                                            FallbackCounter& erased) {
+  INFERSCALE_RETURN_IF_ERROR(drop_erased_facts(erased));
   PrepareOptions prepare;
   prepare.scope = options_.scope;
   prepare.question = message;
@@ -106,30 +116,38 @@ Result<AskReply> ServiceChat::say(const std::string& message,
                                   const std::function<bool(std::string_view)>& on_text,
                                   const std::atomic<bool>* cancelled) {
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
+  Result<AskReply> reply = answer(*parts, message, on_text, cancelled);
+  use_.end();
+  return reply;
+}
+
+Result<AskReply> ServiceChat::answer(EngineParts& parts, const std::string& message,
+                                     const std::function<bool(std::string_view)>& on_text,
+                                     const std::atomic<bool>* cancelled) {
   FallbackCounter erased;
-  INFERSCALE_RETURN_IF_ERROR(drop_erased_facts(erased));
-  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare(*parts, message));
+  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt,
+                              prepare_noted(use_, [&] { return prepare(parts, message, erased); }));
   for (const FallbackCount& fallback : erased.counts()) {
     prompt.fallbacks.add(fallback.reason, fallback.count);
   }
   HeaderSegment header;
-  RunRequest run = make_run(*parts, prompt, header);
+  RunRequest run = make_run(parts, prompt, header);
   run.cancelled = cancelled;
-  TextStream stream(parts->engine->tokenizer(), on_text);
+  TextStream stream(parts.engine->tokenizer(), on_text);
   run.on_token = [&stream](TokenId token) { return stream.push(token); };
   std::vector<TokenId> sequence;
   for (const Segment& segment : run.plan) {
     sequence.insert(sequence.end(), segment.tokens.begin(), segment.tokens.end());
   }
   sequence.insert(sequence.end(), prompt.tail.begin(), prompt.tail.end());
-  auto result = parts->engine->run(std::move(run));
+  auto result = parts.engine->run(std::move(run));
   if (!result.ok()) {
     restart();  // what of the turn reached the cache is unknown
     return result.status();
   }
   core_.prefill_rate().note(result->tokens_prefilled, result->timings.prefill_ms);
   if (header.cold) {
-    keep_header(core_, *parts, result->branches.front().records.at(0));
+    keep_header(core_, parts, result->branches.front().records.at(0));
   }
   sequence.insert(sequence.end(), result->tokens.begin(), result->tokens.end());
   history_ = std::move(sequence);
@@ -139,7 +157,7 @@ Result<AskReply> ServiceChat::say(const std::string& message,
   AskReply reply;
   reply.answer = stream.finish();
   fill_reply(prompt, *result, 1, reply);
-  if (const Status parked = park(*parts); !parked.ok()) {
+  if (const Status parked = park(parts); !parked.ok()) {
     reply.fallbacks.push_back({"chat_not_parked", 1});
   }
   return reply;

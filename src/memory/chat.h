@@ -26,15 +26,21 @@ class ServiceChat final : public Chat {
 
  private:
   Status drop_erased_facts(FallbackCounter& fallbacks);
+  Status drop_updated_facts();
+  Result<AskReply> answer(EngineParts& parts, const std::string& message,
+                          const std::function<bool(std::string_view)>& on_text,
+                          const std::atomic<bool>* cancelled);
   Status park(EngineParts& parts);
   void restart();
-  Result<PreparedPrompt> prepare(EngineParts& parts, const std::string& message);
+  Result<PreparedPrompt> prepare(EngineParts& parts, const std::string& message,
+                                 FallbackCounter& erased);
   RunRequest make_run(EngineParts& parts, PreparedPrompt& prompt, HeaderSegment& header) const;
 
   ServiceCore& core_;
   Answerer& answerer_;
   ChatOptions options_;
   std::string session_;
+  AnswerRegistry::Use use_;
   std::vector<TokenId> history_;  ///< all tokens so far, up to and with the parked link
   std::map<std::string, std::uint32_t>
       in_context_;  ///< fact id → version that stands in the history

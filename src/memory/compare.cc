@@ -140,7 +140,9 @@ Result<CompareReply> Answerer::compare(const AskRequest& request, std::uint32_t 
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
   AskRequest with_kv = request;
   with_kv.inject = true;
-  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt, prepare_ask(*parts, with_kv));
+  AnswerRegistry::Use use(core_.answers(), false);
+  INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt,
+                              prepare_noted(use, [&] { return prepare_ask(*parts, with_kv); }));
   HeaderSegment header = lease_header(core_, *parts);
   if (header.cold) {
     // Every arm reuses the header, so it is made warm first: it is not what is compared.

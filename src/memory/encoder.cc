@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <unordered_set>
+#include <map>
+#include <set>
 
 #include "base/log.h"
+#include "memory/encode_retry.h"
 #include "memory/header_record.h"
 
 namespace inferscale {
@@ -15,8 +17,13 @@ namespace {
 // Facts that share one prefill of their context: large enough that it costs little per fact, small
 // enough that a fact's window is close to it (measured at 16 and 32 in docs/performance.md).
 constexpr std::size_t kGroupFacts = 16;
-constexpr std::size_t kPageFacts = 256;
+// What a job encodes before others get their turn, and before it looks for newer facts.
+constexpr std::size_t kPageFacts = 64;
 constexpr std::size_t kMaxWanted = 4096;
+// So often a fact whose surroundings change under it is encoded again at once.
+constexpr std::uint32_t kMaxConflicts = 3;
+// An engine that fails so many groups in a row is left alone until the next call.
+constexpr std::uint32_t kMaxFailedGroups = 3;
 
 bool is_cancelled(const WorkControl& control) {
   return control.cancelled != nullptr && control.cancelled->load();
@@ -31,32 +38,37 @@ struct Encoder::Job {
   const WorkControl& control;
   EncodeReply reply;
   std::uint64_t total = 0;
-  std::unordered_set<std::string>
-      failed;  // ids, so that one bad fact does not stop or loop the job
+  std::map<std::string, std::uint32_t> conflicts;  // by id
+  std::set<std::string> given_up;                  // ids
+  std::uint32_t failed_groups = 0;                 // in a row
 
+  [[nodiscard]] bool ended() const { return is_cancelled(control) || reply.stopped_early; }
   void report() const {
     if (control.progress) {
       control.progress("encode", reply.encoded + reply.failed,
                        std::max(total, reply.encoded + reply.failed));
     }
   }
-  void fail(const Fact& fact, const Status& status) {
-    ++reply.failed;
-    failed.insert(fact.id);
-    log_message(LogLevel::kWarning,
-                fmt::format("fact {} stays text: {}", fact.id, status.to_string()));
-  }
 };
 
+Encoder::Encoder(ServiceCore& core)
+    : core_(core), random_(static_cast<std::minstd_rand::result_type>(now_us())) {}
+
 void Encoder::want(const Scope& scope, const std::string& fact_id) {
-  const std::lock_guard lock(wanted_mutex_);
-  const auto same = [&](const auto& entry) { return entry.second == fact_id; };
-  if (wanted_.size() < kMaxWanted && std::none_of(wanted_.begin(), wanted_.end(), same)) {
+  {
+    const std::lock_guard lock(wanted_mutex_);
+    const auto same = [&](const auto& entry) { return entry.second == fact_id; };
+    if (wanted_.size() >= kMaxWanted || std::any_of(wanted_.begin(), wanted_.end(), same)) {
+      return;
+    }
     wanted_.emplace_back(scope, fact_id);
+  }
+  if (on_want_) {
+    on_want_();
   }
 }
 
-std::vector<Fact> Encoder::take_wanted() {
+Result<std::vector<Fact>> Encoder::take_wanted(const EngineParts& parts) {
   std::vector<std::pair<Scope, std::string>> taken;
   {
     const std::lock_guard lock(wanted_mutex_);
@@ -64,31 +76,115 @@ std::vector<Fact> Encoder::take_wanted() {
   }
   std::vector<Fact> facts;
   for (const auto& [scope, id] : taken) {
-    if (auto fact = core_.catalog().get_fact(scope, id); fact.ok()) {
+    auto fact = core_.catalog().get_fact(scope, id);
+    if (!fact.ok()) {
+      continue;  // erased meanwhile
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::optional<EncodeFailure> failure,
+        core_.catalog().encode_failure({fact->id, fact->version}, parts.fingerprint(),
+                                       core_.context().spelling()));
+    if (!failure || (failure->next_try && *failure->next_try <= core_.now())) {
       facts.push_back(std::move(fact).value());
     }
   }
   return facts;
 }
 
-Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkControl& control) {
-  const Stopwatch watch;
+Result<EngineParts*> Encoder::encoding_engine() {
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
   if (!parts->engine->info().injection) {
     return unavailable("injection is off, so nothing is encoded: " +
                        parts->engine->info().injection_off_reason);
   }
+  return parts;
+}
+
+Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkControl& control) {
+  const Stopwatch watch;
+  INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, encoding_engine());
   Job job{*parts,
           make_encode_context(core_.context(), core_.catalog(), *parts->prompt,
                               parts->engine->tokenizer()),
           control,
           {},
           facts.size(),
+          {},
           {}};
+  const std::lock_guard turn(turn_);
+  std::vector<FactRef> refs;
+  for (const Fact& fact : facts) {
+    refs.push_back({fact.id, fact.version});
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::optional<RecordEntry>> entries,
+                              core_.catalog().records_of(refs, parts->fingerprint()));
+  std::vector<Fact> without;
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    if (!entries[i] || !core_.store().contains(entries[i]->key)) {
+      without.push_back(std::move(facts[i]));
+    }
+  }
+  job.reply.encoded = facts.size() - without.size();  // by another job, which came first
+  INFERSCALE_RETURN_IF_ERROR(encode_page(job, std::move(without)));
+  job.reply.elapsed_ms = watch.elapsed_ms();
+  return job.reply;
+}
+
+Result<EncodeReply> Encoder::encode_wanted(const WorkControl& control) {
+  {
+    const std::lock_guard lock(wanted_mutex_);
+    if (wanted_.empty()) {
+      return EncodeReply();  // without loading a model for it
+    }
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, encoding_engine());
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<Fact> wanted, take_wanted(*parts));
+  return encode_facts(std::move(wanted), control);
+}
+
+Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
+  const Stopwatch watch;
+  INFERSCALE_ASSIGN_OR_RETURN(EncodeReply wanted, encode_wanted(control));
+  INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
+  Job job{*parts,
+          make_encode_context(core_.context(), core_.catalog(), *parts->prompt,
+                              parts->engine->tokenizer()),
+          control,
+          std::move(wanted),
+          0,
+          {},
+          {}};
+  // What fails in this call is due later than this, so it is not tried twice.
+  const EncodeQuery query{parts->fingerprint(), core_.context().spelling(), 0, core_.now()};
+  while (!job.ended()) {
+    const std::lock_guard turn(turn_);
+    INFERSCALE_ASSIGN_OR_RETURN(EncodePage page,
+                                core_.catalog().facts_to_encode(query, kPageFacts));
+    if (page.facts.empty()) {
+      break;
+    }
+    INFERSCALE_RETURN_IF_ERROR(encoding_engine().status());
+    // New facts by themselves; and one group of the others only, so that a fact that is added
+    // meanwhile does not wait for more.
+    page.facts.resize(page.without_record > 0 ? page.without_record
+                                              : std::min(page.facts.size(), kGroupFacts));
+    if (control.progress) {
+      INFERSCALE_ASSIGN_OR_RETURN(
+          const std::uint64_t pending,
+          core_.catalog().count_to_encode(parts->fingerprint(), query.context));
+      job.total = job.reply.encoded + job.reply.failed + pending;
+    }
+    INFERSCALE_RETURN_IF_ERROR(encode_page(job, std::move(page.facts)));
+  }
+  job.reply.elapsed_ms = watch.elapsed_ms();
+  return job.reply;
+}
+
+Status Encoder::encode_page(Job& job, std::vector<Fact> facts) {
   std::stable_sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) {
     return std::tie(a.scope, a.sequence) < std::tie(b.scope, b.sequence);
   });
-  for (std::size_t begin = 0; begin < facts.size();) {
+  for (std::size_t begin = 0; begin < facts.size() && !job.ended();) {
     const auto other_scope =
         std::find_if(facts.begin() + static_cast<std::ptrdiff_t>(begin), facts.end(),
                      [&](const Fact& f) { return f.scope != facts[begin].scope; });
@@ -96,51 +192,7 @@ Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkCon
     INFERSCALE_RETURN_IF_ERROR(encode_scope_run(job, std::span(facts).subspan(begin, end - begin)));
     begin = end;
   }
-  job.reply.elapsed_ms = watch.elapsed_ms();
-  return job.reply;
-}
-
-Result<EncodeReply> Encoder::encode_wanted(const WorkControl& control) {
-  std::vector<Fact> wanted = take_wanted();
-  return wanted.empty() ? EncodeReply() : encode_facts(std::move(wanted), control);
-}
-
-Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
-  const Stopwatch watch;
-  INFERSCALE_ASSIGN_OR_RETURN(EncodeReply reply, encode_wanted(control));
-  INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
-  const std::string context = core_.context().spelling();
-  std::unordered_set<std::string> seen;
-  while (!is_cancelled(control)) {
-    // Facts that failed stay pending, so the page grows past them.
-    INFERSCALE_ASSIGN_OR_RETURN(std::vector<Fact> page,
-                                core_.catalog().facts_to_encode(parts->fingerprint(), context, 0,
-                                                                kPageFacts + seen.size()));
-    std::erase_if(page, [&](const Fact& fact) {
-      return seen.contains(fact.id + "/" + std::to_string(fact.version));
-    });
-    if (page.empty()) {
-      break;
-    }
-    for (const Fact& fact : page) {
-      seen.insert(fact.id + "/" + std::to_string(fact.version));
-    }
-    INFERSCALE_ASSIGN_OR_RETURN(const std::uint64_t pending,
-                                core_.catalog().count_to_encode(parts->fingerprint(), context));
-    WorkControl step = control;
-    const std::uint64_t before = reply.encoded + reply.failed;
-    if (control.progress) {
-      step.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t) {
-        control.progress(stage, before + done, before + pending);
-      };
-    }
-    INFERSCALE_ASSIGN_OR_RETURN(const EncodeReply part, encode_facts(std::move(page), step));
-    reply.encoded += part.encoded;
-    reply.failed += part.failed;
-    reply.tokens_prefilled += part.tokens_prefilled;
-  }
-  reply.elapsed_ms = watch.elapsed_ms();
-  return reply;
+  return {};
 }
 
 Status Encoder::encode_scope_run(Job& job, std::span<const Fact> facts) {
@@ -150,20 +202,65 @@ Status Encoder::encode_scope_run(Job& job, std::span<const Fact> facts) {
                               job.context->group(facts, branches));
   job.report();
   for (const EncodeGroup& group : groups) {
-    if (is_cancelled(job.control)) {
-      return {};
+    if (job.ended()) {
+      break;
     }
-    if (Status status = encode_group(job, group); !status.ok()) {
-      if (status.code() == StatusCode::kUnavailable && is_cancelled(job.control)) {
-        return {};
-      }
-      for (const Fact& fact : group.facts) {
-        job.fail(fact, status);
-      }
-    }
+    INFERSCALE_RETURN_IF_ERROR(try_group(job, group));
     job.report();
   }
   return {};
+}
+
+// A group that cannot be encoded may hold one fact that cannot: then the others are not to wait for
+// it. An engine that does not work does not work for any of them.
+Status Encoder::try_group(Job& job, const EncodeGroup& group) {
+  const Status status = encode_group(job, group);
+  if (status.ok() || is_cancelled(job.control)) {
+    job.failed_groups = 0;
+    return {};
+  }
+  if (status.code() != StatusCode::kUnavailable && group.facts.size() > 1) {
+    const auto middle = group.facts.begin() + static_cast<std::ptrdiff_t>(group.facts.size() / 2);
+    EncodeGroup half = group;
+    half.facts.assign(group.facts.begin(), middle);
+    INFERSCALE_RETURN_IF_ERROR(try_group(job, half));
+    half.facts.assign(middle, group.facts.end());
+    return try_group(job, half);
+  }
+  if (status.code() == StatusCode::kUnavailable) {
+    job.reply.stopped_early = ++job.failed_groups >= kMaxFailedGroups;
+  }
+  for (const Fact& fact : group.facts) {
+    INFERSCALE_RETURN_IF_ERROR(fail(job, fact, status, false));
+  }
+  return {};
+}
+
+// Errors: those of the catalog. A job that could not write down what failed would try it for ever.
+Status Encoder::fail(Job& job, const Fact& fact, const Status& status, bool for_ever) {
+  const bool conflicts = status.code() == StatusCode::kConflict;
+  if (conflicts && ++job.conflicts[fact.id] < kMaxConflicts) {
+    return {};  // it, or what it saw, has changed or gone: what is left of it is still pending
+  }
+  ++job.reply.failed;
+  log_message(LogLevel::kWarning,
+              fmt::format("fact {} stays text: {}", fact.id, status.to_string()));
+  EncodeFailure failure;
+  failure.fact = {fact.id, fact.version};
+  failure.model_fingerprint = job.parts.fingerprint();
+  failure.context = core_.context().spelling();
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const std::optional<EncodeFailure> before,
+      core_.catalog().encode_failure(failure.fact, failure.model_fingerprint, failure.context));
+  failure.attempts = before ? before->attempts + 1 : 1;
+  failure.last_try = core_.now();
+  if (!for_ever) {
+    failure.next_try =
+        failure.last_try +
+        retry_delay_us(failure.attempts, static_cast<std::uint32_t>(random_()) << 1U);
+  }
+  failure.error = status.to_string();
+  return core_.catalog().put_encode_failure(failure);
 }
 
 Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
@@ -189,15 +286,19 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
   }
   std::vector<const Fact*> encoded;
   for (const Fact& fact : group.facts) {
-    auto line = job.parts.prompt->fact_line(fact.text, fact.event_time, fact.event_offset_minutes);
-    if (!line.ok()) {
-      job.fail(fact, line.status());
+    if (job.given_up.contains(fact.id)) {
       continue;
     }
-    if (line->size() > kMaxEncodedFactTokens) {
-      job.fail(fact, resource_exhausted(
-                         fmt::format("{} tokens, more than the {} that are encoded as one fact",
-                                     line->size(), kMaxEncodedFactTokens)));
+    auto line = job.parts.prompt->fact_line(fact.text, fact.event_time, fact.event_offset_minutes);
+    if (line.ok() && line->size() > kMaxEncodedFactTokens) {
+      line =
+          resource_exhausted(fmt::format("{} tokens, more than the {} that are encoded as one "
+                                         "fact; make it shorter, or several facts",
+                                         line->size(), kMaxEncodedFactTokens));
+    }
+    if (!line.ok()) {  // the text's fault: it would fail again
+      job.given_up.insert(fact.id);
+      INFERSCALE_RETURN_IF_ERROR(fail(job, fact, line.status(), true));
       continue;
     }
     Branch branch;
@@ -225,7 +326,7 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
     if (status.ok()) {
       ++job.reply.encoded;
     } else {
-      job.fail(*encoded[i], status);
+      INFERSCALE_RETURN_IF_ERROR(fail(job, *encoded[i], status, false));
     }
   }
   return {};

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <functional>
+#include <mutex>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -7,6 +10,7 @@
 #include "inferscale/memory.h"
 #include "memory/encode_context.h"
 #include "memory/service_core.h"
+#include "retrieval/turn_mutex.h"
 
 namespace inferscale {
 
@@ -14,33 +18,44 @@ namespace inferscale {
 inline constexpr std::size_t kMaxEncodedFactTokens = 1024;
 
 /// Turns facts into records: groups them by encode context, runs the engine, commits and stores.
-/// Thread-safe: jobs of several threads interleave on the engine's queue.
+/// What is to be done, and what failed and when to try it again, stands in the catalog: a crash
+/// loses nothing and a restart repeats nothing too early. Thread-safe: jobs take turns, page by
+/// page, so that one group at most is in the engine's queue at a time.
 class Encoder {
  public:
-  explicit Encoder(ServiceCore& core) : core_(core) {}
+  explicit Encoder(ServiceCore& core);
 
   /// Encodes what has no record under the current model and context, in every scope: facts that
   /// were retrieved and found without KV first, then new facts, then those whose neighbours
-  /// changed.
+  /// changed. Leaves out what failed and is not due yet, and what was given up.
   [[nodiscard]] Result<EncodeReply> encode_pending(const WorkControl& control);
   /// Of these only the facts that were retrieved and found without KV.
   [[nodiscard]] Result<EncodeReply> encode_wanted(const WorkControl& control);
-  /// Encodes these facts, whether they have a record or not.
+  /// Encodes these facts, but for those that have got a record meanwhile.
   [[nodiscard]] Result<EncodeReply> encode_facts(std::vector<Fact> facts,
                                                  const WorkControl& control);
   /// Remembers a fact whose record was missing when it was wanted. Bounded; forgetting one costs
   /// latency only.
   void want(const Scope& scope, const std::string& fact_id);
+  /// Called after a fact was remembered so. Set before the encoder is used.
+  void set_on_want(std::function<void()> on_want) { on_want_ = std::move(on_want); }
 
  private:
   struct Job;
+  Result<EngineParts*> encoding_engine();
+  Status encode_page(Job& job, std::vector<Fact> facts);
   Status encode_scope_run(Job& job, std::span<const Fact> facts);
+  Status try_group(Job& job, const EncodeGroup& group);
   Status encode_group(Job& job, const EncodeGroup& group);
   Status commit(Job& job, const EncodeGroup& group, const Fact& fact,
                 std::shared_ptr<const Record> record);
-  std::vector<Fact> take_wanted();
+  Status fail(Job& job, const Fact& fact, const Status& status, bool for_ever);
+  Result<std::vector<Fact>> take_wanted(const EngineParts& parts);
 
   ServiceCore& core_;
+  TurnMutex turn_;
+  std::minstd_rand random_;  // guarded by turn_
+  std::function<void()> on_want_;
   std::mutex wanted_mutex_;
   std::vector<std::pair<Scope, std::string>> wanted_;
 };

@@ -49,7 +49,43 @@ Result<std::unique_ptr<MemoryService>> MemoryService::open(const MemoryOptions& 
 }
 
 Service::Service(std::unique_ptr<ServiceCore> core)
-    : core_(std::move(core)), encoder_(*core_), answerer_(*core_, encoder_) {}
+    : core_(std::move(core)), encoder_(*core_), answerer_(*core_, encoder_) {
+  if (core_->options().encode_in_background) {
+    start_worker();
+  }
+}
+
+void Service::start_worker() {
+  EncodeWorker::Work work;
+  work.pass = [this](const WorkControl& control) -> Result<EncodeReply> {
+    INFERSCALE_ASSIGN_OR_RETURN(const CatalogCounts counts, core_->catalog().counts_all());
+    if (counts.facts == 0) {
+      return EncodeReply();  // without loading models for it
+    }
+    INFERSCALE_RETURN_IF_ERROR(embed_missing(control));
+    return encoder_.encode_pending(control);
+  };
+  work.next_due_us = [this]() -> std::optional<TimestampUs> {
+    EngineParts* const parts = core_->loaded_engine();
+    if (parts == nullptr) {
+      return std::nullopt;
+    }
+    const auto counts =
+        core_->catalog().count_encode_failures(parts->fingerprint(), core_->context().spelling());
+    if (!counts.ok() || !counts->next_try) {
+      return std::nullopt;
+    }
+    return *counts->next_try - core_->now();
+  };
+  encoder_.set_on_want([this] { leave_to_worker(); });
+  worker_ = std::make_unique<EncodeWorker>(std::move(work));
+}
+
+void Service::leave_to_worker() {
+  if (worker_) {
+    worker_->wake();
+  }
+}
 
 Result<AskReply> Service::ask(const AskRequest& request) { return answerer_.ask(request); }
 

@@ -7,14 +7,15 @@
 
 #include "inferscale/memory.h"
 #include "memory/answerer.h"
+#include "memory/encode_worker.h"
 #include "memory/encoder.h"
 #include "memory/service_core.h"
 
 namespace inferscale {
 
-/// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds, updates
-/// and removes, service_read.cc reads, doctor.cc and
-/// verify.cc check, repair.cc repairs.
+/// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds and
+/// updates, service_remove.cc removes, service_read.cc reads, doctor.cc and verify.cc check,
+/// repair.cc repairs.
 class Service final : public MemoryService {
  public:
   explicit Service(std::unique_ptr<ServiceCore> core);
@@ -35,8 +36,9 @@ class Service final : public MemoryService {
   Result<std::vector<FactHistoryRow>> history(const Scope& scope, const std::string& id) override;
   Result<FactView> update(const UpdateRequest& request, bool wait,
                           const WorkControl& control) override;
-  Result<DeleteReceipt> remove(const Scope& scope, std::span<const std::string> ids,
-                               bool keep_turns, bool wait, const WorkControl& control) override;
+  using MemoryService::remove;
+  Result<DeleteReceipt> remove(const DeleteRequest& request, bool wait,
+                               const WorkControl& control) override;
   Result<StatsReply> stats() override;
   std::vector<DoctorCheck> doctor() override;
   Result<VerifyReport> verify(VerifyLevel level, const WorkControl& control) override;
@@ -49,15 +51,20 @@ class Service final : public MemoryService {
                    AddReply& reply);
   void encode_after_write(const WorkControl& control, AddReply& reply);
   Status embed_missing(const WorkControl& control);
-  Result<EraseOutcome> erase(const Scope& scope, std::span<const std::string> ids, bool keep_turns,
-                             DeleteReceipt& receipt);
-  [[nodiscard]] bool verify_erased(const Scope& scope, std::span<const std::string> ids,
-                                   const EraseOutcome& outcome);
+  /// For writes that do not wait.
+  void leave_to_worker();
+  void start_worker();
+  Result<EncodeQueueStats> encode_stats(const EngineParts& parts);
+  Result<EraseOutcome> erase(const EraseRequest& request, DeleteReceipt& receipt);
+  [[nodiscard]] bool gone_from_tiers(const EraseOutcome& outcome);
+  void encode_dependants(const Scope& scope, const EraseOutcome& outcome,
+                         const WorkControl& control, DeleteReceipt& receipt);
 
   std::unique_ptr<ServiceCore> core_;
   Encoder encoder_;
   Answerer answerer_;
   std::atomic<std::uint64_t> chats_opened_{0};
+  std::unique_ptr<EncodeWorker> worker_;  ///< last: it ends before what it uses
 };
 
 /// As users see a fact: times in RFC 3339.

@@ -122,6 +122,11 @@ Result<EngineParts*> ServiceCore::engine() {
   return &engine_;
 }
 
+EngineParts* ServiceCore::loaded_engine() {
+  const std::lock_guard lock(models_mutex_);
+  return engine_.engine ? &engine_ : nullptr;
+}
+
 Result<Embedder*> ServiceCore::embedder() {
   const std::lock_guard lock(models_mutex_);
   if (!embedder_loaded_) {

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file_system.h"
 #include "catalog/catalog.h"
 #include "engine/engine.h"
 #include "inferscale/kv_store.h"
 #include "inferscale/memory.h"
+#include "memory/answer_registry.h"
 #include "memory/context_spec.h"
 #include "memory/prefill_rate.h"
 #include "prompt/prompt_builder.h"
@@ -24,8 +26,9 @@ namespace inferscale {
 struct ServiceDependencies {
   std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;
   std::function<Result<std::unique_ptr<Embedder>>(const MemoryOptions&)>
-      open_embedder;            ///< may give null
-  FileSystem* files = nullptr;  ///< of everything but the catalog; null: the operating system's
+      open_embedder;                            ///< may give null
+  FileSystem* files = nullptr;                  ///< of everything but the catalog; null: posix
+  std::function<TimestampUs()> clock = now_us;  ///< for what is tried again later
 };
 /// libllama for both.
 [[nodiscard]] ServiceDependencies llama_dependencies();
@@ -53,9 +56,13 @@ class ServiceCore {
   [[nodiscard]] std::span<const std::byte> secret() const { return secret_; }
   [[nodiscard]] Catalog& catalog() { return *catalog_; }
   [[nodiscard]] KvStore& store() { return *store_; }
+  [[nodiscard]] AnswerRegistry& answers() { return answers_; }
+  [[nodiscard]] TimestampUs now() const { return dependencies_.clock(); }
 
   /// Loads the model on the first call. A failed load is tried again by the next call.
   [[nodiscard]] Result<EngineParts*> engine();
+  /// Null while the model is not loaded.
+  [[nodiscard]] EngineParts* loaded_engine();
   /// Null when the service was opened without an embedding model.
   [[nodiscard]] Result<Embedder*> embedder();
   [[nodiscard]] Result<Retriever*> retriever();
@@ -88,6 +95,7 @@ class ServiceCore {
   std::vector<std::byte> secret_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<KvStore> store_;
+  AnswerRegistry answers_;
 
   std::mutex models_mutex_;  // guards what follows
   EngineParts engine_;

@@ -8,6 +8,7 @@ namespace inferscale {
 namespace {
 
 constexpr std::uint32_t kMaxResults = 10'000;
+constexpr std::size_t kMaxFailuresShown = 20;
 
 std::string optional_time(const std::optional<TimestampUs>& time, int offset_minutes = 0) {
   return time ? format_rfc3339(*time, offset_minutes) : std::string();
@@ -90,6 +91,28 @@ Result<std::vector<FactHistoryRow>> Service::history(const Scope& scope, const s
   return rows;
 }
 
+Result<EncodeQueueStats> Service::encode_stats(const EngineParts& parts) {
+  Catalog& catalog = core_->catalog();
+  const std::string context = core_->context().spelling();
+  EncodeQueueStats queue;
+  queue.background = worker_ != nullptr;
+  INFERSCALE_ASSIGN_OR_RETURN(queue.pending, catalog.count_to_encode(parts.fingerprint(), context));
+  INFERSCALE_ASSIGN_OR_RETURN(const EncodeFailureCounts counts,
+                              catalog.count_encode_failures(parts.fingerprint(), context));
+  queue.waiting = counts.waiting;
+  queue.given_up = counts.given_up;
+  queue.next_try = optional_time(counts.next_try);
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const std::vector<EncodeFailure> failures,
+      catalog.encode_failures(parts.fingerprint(), context, kMaxFailuresShown));
+  for (const EncodeFailure& failure : failures) {
+    queue.failures.push_back({failure.fact.id, failure.fact.version, failure.attempts,
+                              optional_time(failure.next_try), failure.error});
+  }
+  queue.last_error = failures.empty() ? "" : failures.front().error;
+  return queue;
+}
+
 Result<StatsReply> Service::stats() {
   INFERSCALE_ASSIGN_OR_RETURN(const CatalogCounts counts, core_->catalog().counts_all());
   StatsReply reply;
@@ -105,15 +128,16 @@ Result<StatsReply> Service::stats() {
   if (!parts.ok()) {
     reply.injection = "off: " + parts.status().to_string();
     reply.facts_pending = counts.facts;
+    reply.encode.pending = counts.facts;
+    reply.encode.background = worker_ != nullptr;
     return reply;
   }
   const EngineInfo& info = (*parts)->engine->info();
   reply.model = info.model.name;
   reply.model_fingerprint = info.model.fingerprint.to_hex();
   reply.injection = info.injection ? "on" : "off: " + info.injection_off_reason;
-  INFERSCALE_ASSIGN_OR_RETURN(
-      reply.facts_pending,
-      core_->catalog().count_to_encode(info.model.fingerprint, reply.encode_context));
+  INFERSCALE_ASSIGN_OR_RETURN(reply.encode, encode_stats(**parts));
+  reply.facts_pending = reply.encode.pending;
   if (core_->options().top_j) {
     reply.top_j = fmt::format("{} (set)", *core_->options().top_j);
   } else {

@@ -1,4 +1,4 @@
-// Writes: add, update, remove, and the encoding that follows them.
+// Writes: add, update, and the encoding that follows them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/split_text.h"
 #include "base/utf8.h"
+#include "catalog/metadata.h"
 #include "memory/calibration.h"
 #include "memory/service.h"
 
@@ -50,13 +51,15 @@ Status prepare_fact(const Scope& scope, const FactInput& input, std::uint64_t it
   if (single_line(input.text).empty()) {
     return invalid_argument("text: only white space; give at least one visible character");
   }
+  const std::string metadata = input.metadata.empty() ? "{}" : input.metadata;
+  INFERSCALE_RETURN_IF_ERROR(check_metadata("metadata", metadata));
   INFERSCALE_ASSIGN_OR_RETURN(const EventTime event, parse_event_time(input.event_time));
   // A fact is one line in a prompt, so it is one here.
   for (std::string& part : split_text(single_line(input.text), kMaxFactChunkBytes)) {
     NewFact fact;
     fact.scope = scope;
     fact.text = std::move(part);
-    fact.metadata = input.metadata.empty() ? "{}" : input.metadata;
+    fact.metadata = metadata;
     fact.event_time = event.time;
     fact.event_offset_minutes = event.offset_minutes;
     fact.source_turns = input.source_turns;
@@ -177,9 +180,15 @@ void Service::encode_after_write(const WorkControl& control, AddReply& reply) {
     return;
   }
   reply.facts_encoded = encoded->encoded;
-  if (encoded->failed > 0) {
-    reply.note = fmt::format("{} facts could not be encoded and are used as text (see the log)",
-                             encoded->failed);
+  if (encoded->stopped_early) {
+    reply.note =
+        "the engine failed again and again: facts that are not encoded are used as text "
+        "(stats says why)";
+  } else if (encoded->failed > 0) {
+    reply.note = fmt::format(
+        "{} facts could not be encoded and are used as text (stats says why, and when they are "
+        "tried again)",
+        encoded->failed);
   }
 }
 
@@ -194,7 +203,9 @@ Result<AddReply> Service::add(const Scope& scope, std::span<const TurnInput> tur
   if (!facts.empty()) {
     INFERSCALE_RETURN_IF_ERROR(add_facts(scope, facts, control, reply));
   }
-  if (wait && !is_cancelled(control)) {
+  if (!wait) {
+    leave_to_worker();
+  } else if (!is_cancelled(control) && (facts.empty() || !reply.ids.empty())) {
     encode_after_write(control, reply);
   }
   reply.elapsed_ms = watch.elapsed_ms();
@@ -257,6 +268,9 @@ Result<FactView> Service::update(const UpdateRequest& request, bool wait,
     INFERSCALE_RETURN_IF_ERROR(check_text("text", *request.text, kMaxFactBytes));
     patch.text = single_line(*request.text);
   }
+  if (request.metadata) {
+    INFERSCALE_RETURN_IF_ERROR(check_metadata("metadata", *request.metadata));
+  }
   patch.metadata = request.metadata;
   patch.if_version = request.if_version;
   if (request.event_time) {
@@ -279,72 +293,12 @@ Result<FactView> Service::update(const UpdateRequest& request, bool wait,
     core_->notify_removed(fact.scope, fact.id);
     core_->notify_added(fact.scope, fact.id, patch.vectors);
   }
-  if (wait) {
-    if (const auto encoded = encode_pending(control); !encoded.ok()) {
-      log_message(LogLevel::kWarning, "not encoded yet: " + encoded.status().to_string());
-    }
+  if (!wait) {
+    leave_to_worker();
+  } else if (const auto encoded = encode_pending(control); !encoded.ok()) {
+    log_message(LogLevel::kWarning, "not encoded yet: " + encoded.status().to_string());
   }
   return to_view(fact);
-}
-
-Result<EraseOutcome> Service::erase(const Scope& scope, std::span<const std::string> ids,
-                                    bool keep_turns, DeleteReceipt& receipt) {
-  const std::lock_guard lock(core_->record_mutex());
-  // The retriever wants the facts' own scopes, which may be narrower than the request's.
-  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
-                              core_->catalog().get_facts(scope, ids));
-  INFERSCALE_ASSIGN_OR_RETURN(EraseOutcome outcome,
-                              ids.empty() ? core_->catalog().erase_scope(scope)
-                                          : core_->catalog().erase_facts(scope, ids, keep_turns));
-  for (const Fact& fact : facts) {
-    core_->notify_removed(fact.scope, fact.id);
-  }
-  if (ids.empty()) {
-    core_->notify_scope_erased(scope);
-  }
-  INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased, core_->store().erase(outcome.records));
-  receipt.records_host = erased.host;
-  receipt.records_disk = erased.disk;
-  return outcome;
-}
-
-bool Service::verify_erased(const Scope& scope, std::span<const std::string> ids,
-                            const EraseOutcome& outcome) {
-  const auto left = core_->catalog().get_facts(scope, ids);
-  const auto counts = core_->catalog().counts(scope);
-  const bool none_left =
-      left.ok() && left->empty() && (!ids.empty() || (counts.ok() && counts->facts == 0));
-  return none_left &&
-         std::none_of(outcome.records.begin(), outcome.records.end(),
-                      [&](const RecordKey& key) { return core_->store().contains(key); });
-}
-
-Result<DeleteReceipt> Service::remove(const Scope& scope, std::span<const std::string> ids,
-                                      bool keep_turns, bool wait, const WorkControl& control) {
-  DeleteReceipt receipt;
-  INFERSCALE_ASSIGN_OR_RETURN(const EraseOutcome outcome, erase(scope, ids, keep_turns, receipt));
-  receipt.facts = outcome.facts;
-  receipt.versions = outcome.versions;
-  receipt.history = outcome.history;
-  receipt.vectors = outcome.vectors;
-  receipt.keywords = outcome.keywords;
-  receipt.turns = outcome.turns;
-  receipt.dependants = outcome.dependants.size();
-  receipt.verified = verify_erased(scope, ids, outcome);
-  if (wait && !outcome.dependants.empty()) {
-    std::vector<std::string> dependants;
-    for (const FactRef& ref : outcome.dependants) {
-      dependants.push_back(ref.id);
-    }
-    INFERSCALE_ASSIGN_OR_RETURN(std::vector<Fact> facts,
-                                core_->catalog().get_facts(scope, dependants));
-    const auto encoded = encoder_.encode_facts(std::move(facts), control);
-    receipt.dependants_reencoded = encoded.ok() ? encoded->encoded : 0;
-    if (!encoded.ok()) {
-      log_message(LogLevel::kWarning, "dependants stay text: " + encoded.status().to_string());
-    }
-  }
-  return receipt;
 }
 
 }  // namespace inferscale

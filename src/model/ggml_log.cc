@@ -8,6 +8,16 @@
 #include "base/log.h"
 
 namespace inferscale {
+namespace {
+
+thread_local const std::atomic<bool>* t_cancelled = nullptr;
+
+bool work_is_cancelled() { return t_cancelled != nullptr && t_cancelled->load(); }
+
+}  // namespace
+
+CancelledWorkLog::CancelledWorkLog(const std::atomic<bool>* cancelled) { t_cancelled = cancelled; }
+CancelledWorkLog::~CancelledWorkLog() { t_cancelled = nullptr; }
 
 void forward_ggml_log(int level, const char* text) {
   std::string_view message = text == nullptr ? "" : text;
@@ -19,7 +29,7 @@ void forward_ggml_log(int level, const char* text) {
   }
   switch (level) {
     case GGML_LOG_LEVEL_ERROR:
-      return log_message(LogLevel::kError, message);
+      return log_message(work_is_cancelled() ? LogLevel::kDebug : LogLevel::kError, message);
     case GGML_LOG_LEVEL_WARN:  // mostly quirks of a model file, which users can do nothing about
       return log_message(LogLevel::kInfo, message);
     default:  // what ggml calls information is detail to the users of this library

@@ -1,6 +1,19 @@
 #pragma once
 
+#include <atomic>
+
 namespace inferscale {
+
+/// While it lives, and once `*cancelled` is set, what libllama reports as an error on this thread
+/// is logged as detail: the work was ended on purpose, and its caller says so. `cancelled` may be
+/// null.
+class CancelledWorkLog {
+ public:
+  explicit CancelledWorkLog(const std::atomic<bool>* cancelled);
+  ~CancelledWorkLog();
+  CancelledWorkLog(const CancelledWorkLog&) = delete;
+  CancelledWorkLog& operator=(const CancelledWorkLog&) = delete;
+};
 
 /// Sends what ggml and libllama would print to `log_message` instead. Thread-safe; later calls do
 /// nothing, so a program that installs its own callback afterwards keeps it.

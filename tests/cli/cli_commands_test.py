@@ -99,6 +99,58 @@ class Commands(CliCase):
         self.assertEqual(self.ok("delete", "--all-in-scope", "--yes")["facts"], 2)
         self.assertEqual(self.facts(), [])
 
+    def test_delete_by_filter_counts_first(self):
+        self.add("Mara lives in Graz", "--metadata", '{"city":"Graz"}')
+        self.add("Teo lives in Graz", "--metadata", '{"city":"Graz"}')
+        self.add("Ida lives in Linz", "--metadata", '{"city":"Linz"}')
+        command = ["delete", "--filter", '{"city":"Graz"}']
+        self.assertIn("--yes", self.fails(2, "kInvalidArgument", *command))
+        counted = self.ok(*command, "--dry-run")
+        self.assertEqual((counted["facts"], counted["dependants"], counted["dry_run"]), (2, 1, True))
+        self.assertEqual(len(self.facts()), 3)
+        self.assertIn(b"would erase: 2 facts", self.run_cli(*command, "--dry-run").out)
+        receipt = self.ok(*command, "--yes")
+        self.fields(receipt, record_entries=int, records_in_use=int, answers_running=int, chats_open=int, dry_run=bool,
+                    note=str)
+        self.assertEqual((receipt["facts"], receipt["record_entries"], receipt["dependants_reencoded"]), (2, 3, 1))
+        self.assertEqual(self.ok(*command, "--yes")["facts"], 0)
+        self.fails(2, "kInvalidArgument", "delete", "--filter", "{", "--yes")
+
+    def test_old_versions_can_be_erased(self):
+        fact = self.add("Mara lives in Graz")
+        self.add("Teo has a tortoise")
+        self.ok("update", fact, "--text", "Mara lives in Linz")
+        receipt = self.ok("delete", fact, "--old-versions")
+        self.assertEqual((receipt["facts"], receipt["history"], receipt["verified"]), (0, 1, True))
+        self.assertEqual(len(self.ok("history", fact)["history"]), 1)
+        changed = self.ok("update", fact, "--text", "Mara lives in Wels", "--erase-old")
+        self.assertEqual((changed["text"], changed["version"]), ("Mara lives in Wels", 3))
+        self.assertEqual((changed["erased"]["history"], changed["erased"]["verified"]), (1, True))
+        self.assertEqual([row["version"] for row in self.ok("history", fact)["history"]], [3])
+        self.assertEqual(self.ok("stats")["facts_pending"], 0)
+        self.assertIn(b"read again and found nothing left: yes",
+                      self.run_cli("update", fact, "--text", "Mara has moved", "--erase-old").out)
+
+    def test_an_update_does_not_repeat_another_fact(self):
+        first = self.add("Mara lives in Graz")
+        second = self.add("Mara lives in Linz")
+        self.assertIn(first, self.fails(8, "kConflict", "update", second, "--text", "Mara lives in Graz"))
+
+    def test_importing_again_brings_deleted_facts_back(self):
+        chat = self.write("chat.jsonl", chat_lines(2))
+        self.ok("import", chat)
+        self.ok("delete", "--all-in-scope", "--yes")
+        self.assertEqual(self.ok("import", chat)["facts_added"], 2)
+
+    def test_stats_show_what_could_not_be_encoded(self):
+        words = "x" * 1900  # a token a byte, more or less, with the random model's tokenizer
+        fact = self.ok("add", words)
+        queue = self.ok("stats")["encode"]
+        self.fields(queue, pending=int, waiting=int, given_up=int, next_try=str, last_error=str, failures=list)
+        if fact["facts_encoded"] == 0:
+            self.assertEqual((queue["given_up"], queue["failures"][0]["id"]), (1, fact["ids"][0]))
+            self.assertIn(b"1 given up", self.run_cli("stats").out)
+
     def test_scopes_do_not_see_each_other(self):
         fact = self.add("Mara lives in Graz", "--scope", "user=mara")
         self.assertEqual(self.ok("search", "Graz", "--scope", "user=teo")["results"], [])

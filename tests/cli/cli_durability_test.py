@@ -151,6 +151,15 @@ class Interrupted(CliCase):
         asking.communicate(timeout=60)
         self.assertEqual(asking.returncode, 130)
 
+    def test_ctrl_c_ends_a_comparison_without_lines_of_the_engine(self):
+        for i in range(20):
+            self.ok("add", f"Mara's friend number {i} lives in Graz", "--no-wait")
+        comparing = self.start("ask", "Who lives in Graz? " * 100, "--compare", "--rounds", "1000", "--top-j", "0",
+                               "--k", "20", "--max-tokens", "2000")
+        reply = self.signal_while_working(comparing, INTERRUPT, after=1.5)
+        self.assertEqual(reply.code, 130)
+        self.assertEqual([line for line in reply.err.splitlines() if b"inferscale: kUnavailable: interrupted" not in line], [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -57,6 +57,9 @@ class Usage(CliCase):
             (["delete", "--all-in-scope"], ["--yes"]),
             (["delete", "a", "--all-in-scope", "--yes"], ["not both"]),
             (["list", "--context", "window"], ["window"]),
+            (["list", "--data", ""], ["--data", "empty"]),
+            (["delete", "--filter", "{}"], ["--yes", "--dry-run"]),
+            (["delete", "a", "--filter", "{}"], ["not both"]),
         ]
         for arguments, words in cases:
             with self.subTest(" ".join(arguments)):
@@ -101,6 +104,9 @@ class WithoutModels(CliCase):
         self.assertEqual(self.ok("stats")["facts"], 1)
         self.assertEqual(len(self.ok("list")["facts"]), 1)
         self.assertTrue(self.ok("delete", fact)["verified"])
+
+    def test_metadata_is_checked_first(self):
+        self.assertIn("metadata", self.fails(2, "kInvalidArgument", "add", "x", "--no-wait", "--metadata", "[1]"))
 
     def test_doctor_names_what_is_missing(self):
         reply = self.run_cli("doctor", "--json")

@@ -219,7 +219,6 @@ TEST_P(CatalogSuite, AnEmptyCatalogAnswers) {
   EXPECT_THAT(unwrap(catalog().vectors(kAlice, "test/4")).values, IsEmpty());
   EXPECT_EQ(unwrap(catalog().counts_all()).facts, 0U);
   EXPECT_TRUE(unwrap(catalog().erase_scope(kAlice)).verified);
-  EXPECT_TRUE(erase({}).verified);
 }
 
 TEST_P(CatalogSuite, UpdatesMakeVersions) {

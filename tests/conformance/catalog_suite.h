@@ -158,7 +158,8 @@ class CatalogSuite : public ::testing::TestWithParam<CatalogBackend> {
   }
   std::vector<std::string> to_encode() {
     std::vector<std::string> ids;
-    for (const Fact& item : unwrap(catalog().facts_to_encode(kModel, "window:8", 0, 1000))) {
+    for (const Fact& item :
+         unwrap(catalog().facts_to_encode({kModel, "window:8", 0, {}}, 1000)).facts) {
       ids.push_back(item.id);
     }
     return ids;

@@ -180,5 +180,119 @@ TEST_P(CatalogSuite, ASharedRecordGoesForAllWhoUseIt) {
   EXPECT_FALSE(record_of(b).has_value()) << "its bytes are about to be erased";
 }
 
+EraseRequest old_versions_of(std::vector<std::string> ids) {
+  EraseRequest request;
+  request.scope = kAlice;
+  request.ids = std::move(ids);
+  request.old_versions = true;
+  return request;
+}
+
+TEST_P(CatalogSuite, OldVersionsGoWithTheRecordsThatSawThem) {
+  NewFact item = fact("Alice lives in Graz");
+  item.source_turns = {"D1:1"};
+  item.vectors = unit_vectors(1);
+  unwrap(catalog().add_turns(std::vector{turn("D1:1")}));
+  const std::string a = add(item).id;
+  const std::string saw_old = add("b");
+  const std::string saw_new = add("c");
+  const std::string apart = add("d");
+  unwrap(catalog().commit_record(entry(a, 10)));
+  unwrap(catalog().commit_record(entry(saw_old, 20, {a})));
+  unwrap(catalog().commit_record(entry(apart, 40)));
+  set_text(a, "Alice lives in Linz");
+  unwrap(catalog().commit_record(entry(saw_new, 30, {a})));
+
+  const EraseOutcome outcome = unwrap(catalog().erase(old_versions_of({a})));
+  EXPECT_EQ(outcome.facts, 0U);
+  EXPECT_EQ(outcome.history, 1U);
+  EXPECT_EQ(outcome.versions, 1U);
+  EXPECT_EQ(outcome.vectors, 0U);
+  EXPECT_EQ(outcome.keywords, 0U);
+  EXPECT_EQ(outcome.turns, 0U) << "the live version cites them";
+  ASSERT_THAT(outcome.erased, SizeIs(1));
+  EXPECT_EQ(outcome.erased[0].version, 2U);
+  EXPECT_THAT(outcome.records, UnorderedElementsAre(keys({10})[0], keys({20})[0]));
+  EXPECT_THAT(outcome.dependants, ElementsAre(FactRef{saw_old, 1}))
+      << "the fact itself lost a record of a superseded version only";
+  EXPECT_TRUE(outcome.verified) << outcome.note;
+  reopen();
+  EXPECT_EQ(get(a).text, "Alice lives in Linz");
+  EXPECT_THAT(unwrap(catalog().history(kAlice, a)), SizeIs(1));
+  EXPECT_THAT(found("Linz"), ElementsAre(a));
+  EXPECT_THAT(found("Graz"), IsEmpty());
+  EXPECT_TRUE(record_of(saw_new).has_value());
+  EXPECT_TRUE(record_of(apart).has_value());
+  EXPECT_THAT(to_encode(), ElementsAre(a, saw_old));
+  EXPECT_EQ(unwrap(catalog().erase(old_versions_of({a}))).versions, 0U) << "nothing is left to go";
+  EXPECT_CODE(catalog().erase(old_versions_of({"f_none"})), kNotFound);
+}
+
+TEST_P(CatalogSuite, OldVersionsReachWhatSawThemThroughInjectedKv) {
+  const std::string a = add("a");
+  const std::string b = add("b");
+  const std::string c = add("c");
+  unwrap(catalog().commit_record(entry(b, 20, {a})));
+  RecordEntry chained = entry(c, 30);
+  chained.attended_records = keys({20});
+  unwrap(catalog().commit_record(chained));
+  set_text(a, "a2");
+  unwrap(catalog().commit_record(entry(b, 21, {a})));  // 20 is retired, c saw it
+  const EraseOutcome outcome = unwrap(catalog().erase(old_versions_of({a})));
+  EXPECT_EQ(outcome.records, keys({30}));
+  EXPECT_THAT(outcome.dependants, ElementsAre(FactRef{c, 1}));
+  EXPECT_TRUE(record_of(b).has_value());
+}
+
+TEST_P(CatalogFilters, ErasesWhatMatches) {
+  EraseRequest request;
+  request.scope = kAlice;
+  request.filter = unwrap(parse_filter(R"({"n":{"gte":3}})"));
+  add("shared", Scope{"default", "", "", ""});
+  request.dry_run = true;
+  const EraseOutcome counted = unwrap(catalog().erase(request));
+  EXPECT_EQ(counted.facts, 2U);
+  EXPECT_EQ(counted.keywords, 2U);
+  EXPECT_FALSE(counted.verified);
+  EXPECT_THAT(texts(kAlice), UnorderedElementsAre("a", "b", "c", "shared")) << "nothing went";
+  EXPECT_THAT(found("b"), SizeIs(1));
+  request.dry_run = false;
+  const EraseOutcome outcome = unwrap(catalog().erase(request));
+  EXPECT_EQ(outcome.facts, 2U);
+  EXPECT_TRUE(outcome.verified) << outcome.note;
+  EXPECT_THAT(texts(kAlice), UnorderedElementsAre("c", "shared"));
+  EXPECT_EQ(unwrap(catalog().erase(request)).facts, 0U) << "again is no error";
+  request.filter = Filter();
+  EXPECT_EQ(unwrap(catalog().erase(request)).facts, 1U) << "what is shared stays";
+}
+
+TEST_P(CatalogSuite, KeepTurnsKeepsThoseOfAWholeScope) {
+  NewFact item = fact("x");
+  item.source_turns = {"D1:1"};
+  add(item);
+  unwrap(catalog().add_turns(std::vector{turn("D1:1"), turn("D1:2")}));
+  EraseRequest request;
+  request.scope = kAlice;
+  request.whole_scope = true;
+  request.keep_turns = true;
+  EXPECT_EQ(unwrap(catalog().erase(request)).facts, 1U);
+  EXPECT_EQ(unwrap(catalog().counts(kAlice)).turns, 2U);
+  request.keep_turns = false;
+  const EraseOutcome outcome = unwrap(catalog().erase(request));
+  EXPECT_EQ(outcome.turns, 2U);
+  EXPECT_TRUE(outcome.verified) << outcome.note;
+  EXPECT_EQ(unwrap(catalog().counts_all()).scopes, 0U);
+}
+
+TEST_P(CatalogSuite, AnEraseSaysWhatItIsOf) {
+  EraseRequest request;
+  request.scope = kAlice;
+  EXPECT_CODE(catalog().erase(request), kInvalidArgument) << "an empty list is not everything";
+  request.ids = {add("x")};
+  request.whole_scope = true;
+  EXPECT_CODE(catalog().erase(request), kInvalidArgument);
+  EXPECT_THAT(texts(kAlice), ElementsAre("x"));
+}
+
 }  // namespace
 }  // namespace inferscale::testing

@@ -148,7 +148,9 @@ TEST_P(CatalogSuite, FactsToEncodeFollowTheContextAndTheCursor) {
   unwrap(catalog().commit_record(entry(a, 10)));
   const auto ids = [this](std::string_view context, std::int64_t after, std::size_t limit) {
     std::vector<std::string> result;
-    for (const Fact& item : unwrap(catalog().facts_to_encode(kModel, context, after, limit))) {
+    for (const Fact& item :
+         unwrap(catalog().facts_to_encode({kModel, std::string(context), after, {}}, limit))
+             .facts) {
       result.push_back(item.id);
     }
     return result;
@@ -158,7 +160,56 @@ TEST_P(CatalogSuite, FactsToEncodeFollowTheContextAndTheCursor) {
   EXPECT_THAT(ids("header", 0, 1), ElementsAre(b));
   EXPECT_THAT(ids("window:8", get(b).sequence, 10), ElementsAre(c));
   EXPECT_EQ(unwrap(catalog().count_to_encode(kModel, "header")), 3U);
-  EXPECT_THAT(unwrap(catalog().facts_to_encode(hash_of(1), "window:8", 0, 10)), SizeIs(3));
+  EXPECT_THAT(unwrap(catalog().facts_to_encode({hash_of(1), "window:8", 0, {}}, 10)).facts,
+              SizeIs(3));
+}
+
+TEST_P(CatalogSuite, FailuresToEncodeAreRememberedUntilTheyAreOver) {
+  const std::string a = add("a");
+  const std::string b = add("b");
+  const std::string c = add("c");
+  const auto due = [this](TimestampUs now) {
+    std::vector<std::string> ids;
+    for (const Fact& item :
+         unwrap(catalog().facts_to_encode({kModel, "window:8", 0, now}, 10)).facts) {
+      ids.push_back(item.id);
+    }
+    return ids;
+  };
+  const TimestampUs now = 1'000'000'000;
+  const EncodeFailure later{{a, 1}, kModel, "window:8", 3, now, now + 10, "stumbled"};
+  const EncodeFailure never{{b, 1}, kModel, "window:8", 1, now + 1, std::nullopt, "too long"};
+  EXPECT_TRUE(catalog().put_encode_failure(later).ok());
+  EXPECT_TRUE(catalog().put_encode_failure(never).ok());
+  reopen();
+  EXPECT_THAT(due(now), ElementsAre(c));
+  EXPECT_THAT(due(now + 10), ElementsAre(a, c));
+  EXPECT_THAT(due(now - 3 * kMaxEncodeRetryUs), ElementsAre(a, c)) << "the clock was set back";
+  EXPECT_THAT(to_encode(), ElementsAre(a, b, c)) << "without a time, all";
+  EXPECT_EQ(unwrap(catalog().count_to_encode(kModel, "window:8")), 3U);
+  EXPECT_THAT(unwrap(catalog().facts_to_encode({kModel, "header", 0, now}, 10)).facts, SizeIs(3))
+      << "another context is another matter";
+
+  const EncodeFailureCounts counts = unwrap(catalog().count_encode_failures(kModel, "window:8"));
+  EXPECT_EQ(counts.waiting, 1U);
+  EXPECT_EQ(counts.given_up, 1U);
+  EXPECT_EQ(counts.next_try, now + 10);
+  const auto failures = unwrap(catalog().encode_failures(kModel, "window:8", 10));
+  ASSERT_THAT(failures, SizeIs(2));
+  EXPECT_EQ(failures[0].fact, never.fact) << "the latest first";
+  EXPECT_EQ(failures[0].error, "too long");
+  EXPECT_FALSE(failures[0].next_try.has_value());
+  EXPECT_EQ(failures[1].attempts, 3U);
+  EXPECT_EQ(unwrap(catalog().encode_failure({a, 1}, kModel, "window:8"))->error, "stumbled");
+  EXPECT_FALSE(unwrap(catalog().encode_failure({c, 1}, kModel, "window:8")).has_value());
+
+  unwrap(catalog().commit_record(entry(a, 10)));
+  set_text(b, "b, but shorter");
+  EXPECT_TRUE(catalog().put_encode_failure(never).ok()) << "of a version that is gone";
+  EXPECT_THAT(unwrap(catalog().encode_failures(kModel, "window:8", 10)), IsEmpty());
+  EXPECT_THAT(due(now), ElementsAre(b, c));
+  EXPECT_TRUE(catalog().put_encode_failure({{c, 1}, kModel, "w", 1, now, now, "e"}).ok());
+  EXPECT_TRUE(erase({c}).verified);
 }
 
 TEST_P(CatalogSuite, RefusesMalformedEntries) {

@@ -1,9 +1,9 @@
 // Deletion: what goes is collected in temporary tables first, then removed table by table, counted
 // by the rows that really went, and read again afterwards.
-#include <algorithm>
-#include <array>
+#include <unordered_set>
 
 #include "catalog/sqlite/fact_rows.h"
+#include "catalog/sqlite/filter_sql.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 
 namespace inferscale::sqlite {
@@ -14,10 +14,12 @@ constexpr const char* kCreateSets =
     "CREATE TEMP TABLE IF NOT EXISTS doomed_scopes(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_owners(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_facts(pk INTEGER PRIMARY KEY);"
+    "CREATE TEMP TABLE IF NOT EXISTS doomed_versions(fact INTEGER, version INTEGER,"
+    " PRIMARY KEY(fact, version)) WITHOUT ROWID;"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_turns(pk INTEGER PRIMARY KEY);"
     "CREATE TEMP TABLE IF NOT EXISTS doomed_records(pk INTEGER PRIMARY KEY);"
     "DELETE FROM temp.doomed_scopes; DELETE FROM temp.doomed_owners;"
-    "DELETE FROM temp.doomed_facts;"
+    "DELETE FROM temp.doomed_facts; DELETE FROM temp.doomed_versions;"
     "DELETE FROM temp.doomed_turns; DELETE FROM temp.doomed_records";
 
 // Turns that only erased facts cite.
@@ -35,6 +37,10 @@ constexpr std::string_view kCollectRecords =
     "INSERT INTO temp.doomed_records WITH RECURSIVE doomed(pk) AS ("
     " SELECT r.pk FROM temp.doomed_facts d JOIN records r ON r.fact = d.pk"
     " UNION SELECT s.record FROM temp.doomed_facts d JOIN record_facts s ON s.fact = d.pk"
+    " UNION SELECT r.pk FROM temp.doomed_versions d JOIN records r ON r.fact = d.fact"
+    "  AND r.version = d.version"
+    " UNION SELECT s.record FROM temp.doomed_versions d JOIN record_facts s ON s.fact = d.fact"
+    "  AND s.version = d.version"
     " UNION SELECT s.record FROM temp.doomed_turns d JOIN record_turns s ON s.turn = d.pk"
     " UNION SELECT r.pk FROM temp.doomed_scopes d JOIN scopes s ON s.pk = d.pk"
     "  JOIN records r ON r.scope_hash = s.hash WHERE ?1"
@@ -42,6 +48,8 @@ constexpr std::string_view kCollectRecords =
     " UNION SELECT o.pk FROM doomed d JOIN records r ON r.pk = d.pk JOIN records o ON o.key = "
     "r.key)"
     " SELECT pk FROM doomed";
+
+constexpr std::int64_t kAllFacts = -1;
 
 constexpr std::string_view kDependants =
     "SELECT DISTINCT f.id, f.version FROM temp.doomed_records d JOIN records r ON r.pk = d.pk"
@@ -56,7 +64,11 @@ constexpr std::string_view kCountLeft =
     " + (SELECT count(*) FROM vectors WHERE fact IN (SELECT pk FROM temp.doomed_facts))"
     " + (SELECT count(*) FROM turns WHERE pk IN (SELECT pk FROM temp.doomed_turns))"
     " + (SELECT count(*) FROM records WHERE pk IN (SELECT pk FROM temp.doomed_records))"
-    " + (SELECT count(*) FROM record_facts WHERE fact IN (SELECT pk FROM temp.doomed_facts))";
+    " + (SELECT count(*) FROM record_facts WHERE fact IN (SELECT pk FROM temp.doomed_facts))"
+    " + (SELECT count(*) FROM temp.doomed_versions d JOIN fact_history h ON h.fact = d.fact"
+    "  AND h.version = d.version)"
+    " + (SELECT count(*) FROM temp.doomed_versions d JOIN record_facts s ON s.fact = d.fact"
+    "  AND s.version = d.version)";
 
 /// Facts whose terms are looked up in the index after an erase; the statements above cover all.
 constexpr std::size_t kMaxProbedFacts = 16;
@@ -68,20 +80,50 @@ struct Probe {
   std::string index_term;
 };
 
-Result<std::vector<Probe>> make_probes(Connection& connection, KeywordTokenizer& tokenizer) {
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare("SELECT f.pk, s.owner, f.text FROM temp.doomed_facts d"
-                         " JOIN facts f ON f.pk = d.pk JOIN scopes s ON s.pk = f.scope LIMIT ?1"));
-  statement.with(static_cast<std::int64_t>(kMaxProbedFacts));
-  std::vector<Probe> probes;
-  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& row) {
+/// Adds the terms of the rows (fact, owner, text) that `terms_to_keep` does not have.
+Status add_probes(Statement& rows, KeywordTokenizer& tokenizer,
+                  const std::unordered_set<std::string>& terms_to_keep,
+                  std::vector<Probe>& probes) {
+  return rows.for_each([&](const Statement& row) {
     const std::size_t before = probes.size();
     tokenizer.for_each_term(row.text(2), [&](std::string_view term) {
-      probes.push_back({row.integer(0), KeywordTokenizer::index_term(row.integer(1), term)});
+      std::string index_term = KeywordTokenizer::index_term(row.integer(1), term);
+      if (!terms_to_keep.contains(index_term)) {
+        probes.push_back({row.integer(0), std::move(index_term)});
+      }
       return probes.size() - before < kMaxProbedTerms;
     });
-  }));
+  });
+}
+
+Result<std::vector<Probe>> make_probes(Connection& connection, KeywordTokenizer& tokenizer) {
+  std::vector<Probe> probes;
+  constexpr auto kLimit = static_cast<std::int64_t>(kMaxProbedFacts);
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement facts,
+      connection.prepare("SELECT f.pk, s.owner, f.text FROM temp.doomed_facts d"
+                         " JOIN facts f ON f.pk = d.pk JOIN scopes s ON s.pk = f.scope LIMIT ?1"));
+  INFERSCALE_RETURN_IF_ERROR(add_probes(facts.with(kLimit), tokenizer, {}, probes));
+  // Old versions may share words with the live one, which stay in the index.
+  std::vector<Probe> live;
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement lives, connection.prepare("SELECT f.pk, s.owner, f.text FROM facts f JOIN scopes s"
+                                          " ON s.pk = f.scope WHERE f.pk IN (SELECT DISTINCT fact"
+                                          " FROM temp.doomed_versions LIMIT ?1)"));
+  INFERSCALE_RETURN_IF_ERROR(add_probes(lives.with(kLimit), tokenizer, {}, live));
+  std::unordered_set<std::string> keep;
+  for (Probe& probe : live) {
+    keep.insert(std::move(probe.index_term));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement olds,
+      connection.prepare("SELECT h.fact, s.owner, h.text FROM temp.doomed_versions d"
+                         " JOIN fact_history h ON h.fact = d.fact"
+                         "  AND h.version = d.version"
+                         " JOIN facts f ON f.pk = h.fact JOIN scopes s"
+                         "  ON s.pk = f.scope WHERE h.fact IN (SELECT DISTINCT fact"
+                         "  FROM temp.doomed_versions LIMIT ?1)"));
+  INFERSCALE_RETURN_IF_ERROR(add_probes(olds.with(kLimit), tokenizer, keep, probes));
   return probes;
 }
 
@@ -90,10 +132,69 @@ Result<std::uint64_t> remove(Connection& connection, std::string_view sql) {
   return static_cast<std::uint64_t>(connection.changes());
 }
 
-Status collect(Connection& connection, bool keep_turns, bool whole_scopes, EraseOutcome& outcome) {
-  if (!keep_turns && !whole_scopes) {
+/// Facts, the scopes they are in and, when the scope goes as a whole, its turns.
+Status collect_chosen(Connection& connection, const EraseRequest& request) {
+  for (const std::string& id : request.ids) {
+    INFERSCALE_ASSIGN_OR_RETURN(const FactRow row, writable_fact(connection, request.scope, id));
+    INFERSCALE_RETURN_IF_ERROR(
+        connection.run("INSERT OR IGNORE INTO temp.doomed_facts VALUES(?1)", row.pk));
+  }
+  if (request.ids.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::vector<ScopeRow> scopes,
+                                writable_scopes(connection, request.scope));
+    INFERSCALE_ASSIGN_OR_RETURN(
+        const std::vector<std::int64_t> facts,
+        select_facts(connection, scopes, request.filter.value_or(Filter()), 0, kAllFacts));
+    for (const std::int64_t pk : facts) {
+      INFERSCALE_RETURN_IF_ERROR(connection.run("INSERT INTO temp.doomed_facts VALUES(?1)", pk));
+    }
+    for (std::size_t i = 0; request.whole_scope && i < scopes.size(); ++i) {
+      INFERSCALE_RETURN_IF_ERROR(
+          connection.run("INSERT INTO temp.doomed_scopes VALUES(?1)", scopes[i].pk));
+    }
+  }
+  if (request.whole_scope && !request.keep_turns && !request.old_versions) {
+    INFERSCALE_RETURN_IF_ERROR(
+        connection.run("INSERT INTO temp.doomed_turns SELECT pk FROM turns"
+                       " WHERE scope IN (SELECT pk FROM temp.doomed_scopes)"));
+  }
+  return connection.run(
+      "INSERT OR IGNORE INTO temp.doomed_scopes SELECT f.scope"
+      " FROM temp.doomed_facts d JOIN facts f ON f.pk = d.pk");
+}
+
+/// Facts that were chosen for their old versions alone stay themselves.
+Status keep_live_versions(Connection& connection) {
+  INFERSCALE_RETURN_IF_ERROR(
+      connection.run("INSERT INTO temp.doomed_versions SELECT h.fact, h.version"
+                     " FROM temp.doomed_facts d JOIN fact_history h ON h.fact = d.pk"));
+  for (const std::string_view sql :
+       {"DELETE FROM temp.doomed_facts", "DELETE FROM temp.doomed_scopes"}) {
+    INFERSCALE_RETURN_IF_ERROR(connection.run(sql));
+  }
+  return Status();
+}
+
+Status list_erased(Connection& connection, EraseOutcome& outcome) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare("SELECT f.id, f.version, o.tenant, o.user, s.agent, s.run FROM facts f"
+                         " JOIN scopes s ON s.pk = f.scope JOIN owners o ON o.pk = s.owner"
+                         " WHERE f.pk IN (SELECT pk FROM temp.doomed_facts"
+                         "  UNION SELECT fact FROM temp.doomed_versions) ORDER BY f.pk"));
+  return statement.for_each([&](const Statement& row) {
+    outcome.erased.push_back({row.text(0),
+                              Scope{row.text(2), row.text(3), row.text(4), row.text(5)},
+                              static_cast<std::uint32_t>(row.integer(1))});
+  });
+}
+
+Status collect(Connection& connection, const EraseRequest& request, EraseOutcome& outcome) {
+  const bool whole_scopes = request.whole_scope && !request.old_versions;
+  if (!request.keep_turns && !whole_scopes && !request.old_versions) {
     INFERSCALE_RETURN_IF_ERROR(connection.run(kCollectCitedTurns));
   }
+  INFERSCALE_RETURN_IF_ERROR(list_erased(connection, outcome));
   INFERSCALE_RETURN_IF_ERROR(connection.run(kCollectRecords, std::int64_t{whole_scopes}));
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement keys, connection.prepare("SELECT DISTINCT r.key FROM temp.doomed_records d"
@@ -123,13 +224,20 @@ Status remove_records(Connection& connection) {
   return Status();
 }
 
-/// The 'delete' command marks words as gone; 'optimize' rewrites the index without them.
+/// The 'delete' command marks words as gone.
 Status remove_keywords(Connection& connection, EraseOutcome& outcome) {
   INFERSCALE_RETURN_IF_ERROR(
       connection.run("INSERT INTO keywords(keywords, rowid, text) SELECT 'delete', k.pk, k.text"
                      " FROM temp.doomed_facts d JOIN keyword_source k ON k.pk = d.pk"));
   outcome.keywords = static_cast<std::uint64_t>(connection.changes());
-  return connection.run("INSERT INTO keywords(keywords) VALUES('optimize')");
+  return Status();
+}
+
+/// Rewrites the index without the words that are marked, by this erase or by updates before it.
+Status rewrite_keywords(Connection& connection, const EraseOutcome& outcome) {
+  return outcome.erased.empty()
+             ? Status()
+             : connection.run("INSERT INTO keywords(keywords) VALUES('optimize')");
 }
 
 Status remove_rows(Connection& connection, EraseOutcome& outcome) {
@@ -141,7 +249,8 @@ Status remove_rows(Connection& connection, EraseOutcome& outcome) {
   INFERSCALE_ASSIGN_OR_RETURN(
       outcome.history,
       remove(connection,
-             "DELETE FROM fact_history WHERE fact IN (SELECT pk FROM temp.doomed_facts)"));
+             "DELETE FROM fact_history WHERE fact IN (SELECT pk FROM temp.doomed_facts)"
+             " OR (fact, version) IN (SELECT fact, version FROM temp.doomed_versions)"));
   INFERSCALE_RETURN_IF_ERROR(
       connection.run("DELETE FROM fact_sources WHERE fact IN (SELECT pk FROM temp.doomed_facts)"));
   INFERSCALE_ASSIGN_OR_RETURN(
@@ -189,13 +298,18 @@ Result<bool> nothing_left(Connection& connection, const std::vector<Probe>& prob
 
 }  // namespace
 
-Result<EraseOutcome> SqliteCatalog::finish_erase(Write& write, bool keep_turns, bool whole_scopes) {
+Result<EraseOutcome> SqliteCatalog::finish_erase(Write& write, const EraseRequest& request) {
   Connection& connection = write.connection;
   EraseOutcome outcome;
-  INFERSCALE_RETURN_IF_ERROR(collect(connection, keep_turns, whole_scopes, outcome));
+  INFERSCALE_RETURN_IF_ERROR(collect(connection, request, outcome));
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Probe> probes,
                               make_probes(connection, write.tokenizer));
   INFERSCALE_RETURN_IF_ERROR(remove_rows(connection, outcome));
+  if (request.dry_run) {
+    outcome.note = "nothing was erased: this was a dry run";
+    return outcome;  // the transaction rolls back
+  }
+  INFERSCALE_RETURN_IF_ERROR(rewrite_keywords(connection, outcome));
   INFERSCALE_RETURN_IF_ERROR(remove_empty_names(connection));
   INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
   // From here on the erase has happened: what follows only decides what the receipt may claim.
@@ -210,36 +324,19 @@ Result<EraseOutcome> SqliteCatalog::finish_erase(Write& write, bool keep_turns, 
   return outcome;
 }
 
-Result<EraseOutcome> SqliteCatalog::erase_facts(const Scope& request,
-                                                std::span<const std::string> ids, bool keep_turns) {
-  INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
-  Connection& connection = write.connection;
-  INFERSCALE_RETURN_IF_ERROR(connection.exec(kCreateSets));
-  for (const std::string& id : ids) {
-    INFERSCALE_ASSIGN_OR_RETURN(const FactRow row, writable_fact(connection, request, id));
-    INFERSCALE_RETURN_IF_ERROR(
-        connection.run("INSERT OR IGNORE INTO temp.doomed_facts VALUES(?1)", row.pk));
-    INFERSCALE_RETURN_IF_ERROR(
-        connection.run("INSERT OR IGNORE INTO temp.doomed_scopes VALUES(?1)", row.scope));
+Result<EraseOutcome> SqliteCatalog::erase(const EraseRequest& request) {
+  const int choices =
+      (request.ids.empty() ? 0 : 1) + (request.filter ? 1 : 0) + (request.whole_scope ? 1 : 0);
+  if (choices != 1) {
+    return invalid_argument("erase: give ids, a filter, or the whole scope: exactly one of them");
   }
-  return finish_erase(write, keep_turns, false);
-}
-
-Result<EraseOutcome> SqliteCatalog::erase_scope(const Scope& request) {
   INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
-  Connection& connection = write.connection;
-  INFERSCALE_RETURN_IF_ERROR(connection.exec(kCreateSets));
-  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<ScopeRow> scopes,
-                              writable_scopes(connection, request));
-  for (const ScopeRow& scope : scopes) {
-    INFERSCALE_RETURN_IF_ERROR(
-        connection.run("INSERT INTO temp.doomed_scopes VALUES(?1)", scope.pk));
-    INFERSCALE_RETURN_IF_ERROR(connection.run(
-        "INSERT INTO temp.doomed_facts SELECT pk FROM facts WHERE scope = ?1", scope.pk));
-    INFERSCALE_RETURN_IF_ERROR(connection.run(
-        "INSERT INTO temp.doomed_turns SELECT pk FROM turns WHERE scope = ?1", scope.pk));
+  INFERSCALE_RETURN_IF_ERROR(write.connection.exec(kCreateSets));
+  INFERSCALE_RETURN_IF_ERROR(collect_chosen(write.connection, request));
+  if (request.old_versions) {
+    INFERSCALE_RETURN_IF_ERROR(keep_live_versions(write.connection));
   }
-  return finish_erase(write, false, true);
+  return finish_erase(write, request);
 }
 
 }  // namespace inferscale::sqlite

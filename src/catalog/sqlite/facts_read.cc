@@ -12,31 +12,6 @@ namespace {
 
 constexpr std::int64_t kNoLimit = -1;
 
-/// Keys of the facts of these scopes that match, after `after`, in ingest order; `limit` < 0: all.
-/// One index range per scope, so that a page costs its own rows and not the whole scope's.
-Result<std::vector<std::int64_t>> select_facts(Connection& connection,
-                                               const std::vector<ScopeRow>& scopes,
-                                               const Filter& filter, std::int64_t after,
-                                               std::int64_t limit) {
-  INFERSCALE_ASSIGN_OR_RETURN(const SqlCondition condition, filter_to_sql(filter));
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare_once("SELECT f.pk FROM facts f WHERE f.scope = ?1 AND f.pk > ?2 AND " +
-                              condition.sql + " ORDER BY f.pk LIMIT " + std::to_string(limit)));
-  std::vector<std::int64_t> pks;
-  for (const ScopeRow& scope : scopes) {
-    statement.with(scope.pk, after);
-    condition.bind(statement, 3);
-    INFERSCALE_RETURN_IF_ERROR(
-        statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
-  }
-  std::sort(pks.begin(), pks.end());
-  if (limit >= 0 && pks.size() > static_cast<std::size_t>(limit)) {
-    pks.resize(static_cast<std::size_t>(limit));
-  }
-  return pks;
-}
-
 /// "s" and the sequence of the last fact that was given.
 Result<std::int64_t> parse_cursor(std::string_view cursor) {
   std::int64_t after = 0;

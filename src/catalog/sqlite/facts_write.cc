@@ -202,6 +202,8 @@ Result<Fact> SqliteCatalog::update_fact(const Scope& request, std::string_view i
   if (after.fact.text != before.fact.text) {
     INFERSCALE_RETURN_IF_ERROR(replace_text(connection, before, after, patch.vectors));
   }
+  INFERSCALE_RETURN_IF_ERROR(
+      connection.run("DELETE FROM encode_failures WHERE fact = ?1", after.pk));
   // Records that saw the old version stay in use until they are encoded again.
   INFERSCALE_RETURN_IF_ERROR(
       connection.run("UPDATE records SET stale = 1 WHERE stale = 0 AND pk IN"

@@ -209,6 +209,29 @@ void SqlCondition::bind(Statement& statement, int first_index) const {
 
 Result<SqlCondition> filter_to_sql(const Filter& filter) { return Builder().build(filter); }
 
+Result<std::vector<std::int64_t>> select_facts(Connection& connection,
+                                               const std::vector<ScopeRow>& scopes,
+                                               const Filter& filter, std::int64_t after,
+                                               std::int64_t limit) {
+  INFERSCALE_ASSIGN_OR_RETURN(const SqlCondition condition, filter_to_sql(filter));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare_once("SELECT f.pk FROM facts f WHERE f.scope = ?1 AND f.pk > ?2 AND " +
+                              condition.sql + " ORDER BY f.pk LIMIT " + std::to_string(limit)));
+  std::vector<std::int64_t> pks;
+  for (const ScopeRow& scope : scopes) {
+    statement.with(scope.pk, after);
+    condition.bind(statement, 3);
+    INFERSCALE_RETURN_IF_ERROR(
+        statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
+  }
+  std::sort(pks.begin(), pks.end());
+  if (limit >= 0 && pks.size() > static_cast<std::size_t>(limit)) {
+    pks.resize(static_cast<std::size_t>(limit));
+  }
+  return pks;
+}
+
 Status register_filter_functions(Connection& connection) {
   const int rc = sqlite3_create_function_v2(connection.raw(), "inferscale_fold", 1,
                                             SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY,

@@ -7,6 +7,7 @@
 
 #include "catalog/filter.h"
 #include "catalog/sqlite/connection.h"
+#include "catalog/sqlite/scopes.h"
 
 namespace inferscale::sqlite {
 
@@ -22,6 +23,14 @@ struct SqlCondition {
 
 /// Errors: kInvalidArgument for a filter that parse_filter would not have made.
 [[nodiscard]] Result<SqlCondition> filter_to_sql(const Filter& filter);
+
+/// Keys of the facts of these scopes that match, after `after`, in ingest order; `limit` < 0: all.
+/// One index range per scope, so that a page costs its own rows and not the whole scope's.
+[[nodiscard]] Result<std::vector<std::int64_t>> select_facts(Connection& connection,
+                                                             const std::vector<ScopeRow>& scopes,
+                                                             const Filter& filter,
+                                                             std::int64_t after,
+                                                             std::int64_t limit);
 
 /// Registers the SQL function that `icontains` uses. Errors: kInternal.
 [[nodiscard]] Status register_filter_functions(Connection& connection);

@@ -210,6 +210,11 @@ Result<std::optional<RecordKey>> SqliteCatalog::commit_record(const RecordEntry&
   }
   INFERSCALE_ASSIGN_OR_RETURN(const std::int64_t record,
                               insert_record(connection, entry, resolved));
+  if (resolved.fact) {
+    INFERSCALE_RETURN_IF_ERROR(
+        connection.run("DELETE FROM encode_failures WHERE fact = ?1 AND fingerprint = ?2",
+                       resolved.fact->pk, entry.model_fingerprint));
+  }
   std::optional<RecordKey> replaced;
   if (old) {
     INFERSCALE_RETURN_IF_ERROR(update_viewers(connection, *old, entry, record));

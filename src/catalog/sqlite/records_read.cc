@@ -22,6 +22,12 @@ constexpr std::string_view kOutdated =
     " WHERE fingerprint = ?1 AND stale = 1 AND retired = 0) r"
     " JOIN facts f ON f.pk = r.fact AND f.version = r.version WHERE f.pk > ?2";
 
+// ?4 is the time, or NULL: then facts that wait after a failure are given, too.
+constexpr std::string_view kDue =
+    " AND (?4 IS NULL OR NOT EXISTS (SELECT 1 FROM encode_failures e WHERE e.fact = f.pk"
+    " AND e.fingerprint = ?1 AND e.context = ?3 AND e.version = f.version"
+    " AND (e.next_try IS NULL OR (e.next_try > ?4 AND e.next_try <= ?4 + ?5))))";
+
 Result<std::vector<std::int64_t>> read_pks(Statement& statement) {
   std::vector<std::int64_t> pks;
   INFERSCALE_RETURN_IF_ERROR(
@@ -63,14 +69,13 @@ Result<RecordEntry> load_record(Connection& connection, std::int64_t pk) {
 }
 
 Result<std::vector<std::int64_t>> select_to_encode(Connection& connection, std::string_view from,
-                                                   const Hash128& fingerprint,
-                                                   std::string_view context, std::int64_t after,
-                                                   std::size_t limit) {
+                                                   const EncodeQuery& query, std::size_t limit) {
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement statement,
       connection.prepare(std::string("SELECT DISTINCT f.pk") + std::string(from) +
-                         " AND ?3 IS NOT NULL ORDER BY f.pk LIMIT ?4"));
-  statement.with(fingerprint, after, context,
+                         std::string(kDue) + " AND ?3 IS NOT NULL ORDER BY f.pk LIMIT ?6"));
+  statement.with(query.model_fingerprint, query.after_sequence, std::string_view(query.context),
+                 query.due_at, kMaxEncodeRetryUs,
                  static_cast<std::int64_t>(std::min<std::size_t>(limit, INT32_MAX)));
   return read_pks(statement);
 }
@@ -96,22 +101,21 @@ Result<std::vector<std::optional<RecordEntry>>> SqliteCatalog::records_of(
   return entries;
 }
 
-Result<std::vector<Fact>> SqliteCatalog::facts_to_encode(const Hash128& model_fingerprint,
-                                                         std::string_view context,
-                                                         std::int64_t after_sequence,
-                                                         std::size_t limit) {
+Result<EncodePage> SqliteCatalog::facts_to_encode(const EncodeQuery& query, std::size_t limit) {
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   Connection& connection = reader.connection();
-  INFERSCALE_ASSIGN_OR_RETURN(
-      std::vector<std::int64_t> pks,
-      select_to_encode(connection, kUnencoded, model_fingerprint, context, after_sequence, limit));
+  EncodePage page;
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::int64_t> pks,
+                              select_to_encode(connection, kUnencoded, query, limit));
+  page.without_record = pks.size();
   if (pks.size() < limit) {
     INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::int64_t> outdated,
-                                select_to_encode(connection, kOutdated, model_fingerprint, context,
-                                                 after_sequence, limit - pks.size()));
+                                select_to_encode(connection, kOutdated, query, limit - pks.size()));
     pks.insert(pks.end(), outdated.begin(), outdated.end());
   }
-  return load_facts(connection, pks);
+  INFERSCALE_ASSIGN_OR_RETURN(page.facts, load_facts(connection, pks));
+  page.without_record = std::min(page.without_record, page.facts.size());
+  return page;
 }
 
 Result<std::uint64_t> SqliteCatalog::count_to_encode(const Hash128& model_fingerprint,

@@ -148,7 +148,21 @@ CREATE INDEX record_records_by_seen ON record_records(seen, record);
 CREATE TABLE settings(name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 )sql";
 
-constexpr Migration kMigrations[] = {{1, kVersion1}};
+// The last failure to encode a fact version. next_try NULL: it is not tried again.
+constexpr const char* kVersion2 = R"sql(
+CREATE TABLE encode_failures(
+  fact INTEGER NOT NULL REFERENCES facts(pk) ON DELETE CASCADE,
+  fingerprint BLOB NOT NULL,
+  context TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  last_try INTEGER NOT NULL,
+  next_try INTEGER,
+  error TEXT NOT NULL,
+  PRIMARY KEY(fact, fingerprint, context)) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr Migration kMigrations[] = {{1, kVersion1}, {2, kVersion2}};
 
 Status apply(Connection& connection, const Migration& step) {
   INFERSCALE_ASSIGN_OR_RETURN(Transaction transaction,

@@ -26,9 +26,7 @@ class SqliteCatalog final : public Catalog {
                            const FactPatch& patch) override;
 
   // erase.cc
-  Result<EraseOutcome> erase_facts(const Scope& request, std::span<const std::string> ids,
-                                   bool keep_turns) override;
-  Result<EraseOutcome> erase_scope(const Scope& request) override;
+  Result<EraseOutcome> erase(const EraseRequest& request) override;
 
   // vectors.cc
   Status put_vectors(const FactRef& fact, const TextVectors& vectors) override;
@@ -60,9 +58,7 @@ class SqliteCatalog final : public Catalog {
   Result<std::optional<RecordKey>> commit_record(const RecordEntry& entry) override;
   Result<std::vector<std::optional<RecordEntry>>> records_of(
       std::span<const FactRef> facts, const Hash128& model_fingerprint) override;
-  Result<std::vector<Fact>> facts_to_encode(const Hash128& model_fingerprint,
-                                            std::string_view context, std::int64_t after_sequence,
-                                            std::size_t limit) override;
+  Result<EncodePage> facts_to_encode(const EncodeQuery& query, std::size_t limit) override;
   Result<std::uint64_t> count_to_encode(const Hash128& model_fingerprint,
                                         std::string_view context) override;
   Result<std::vector<RecordKey>> all_record_keys() override;
@@ -73,6 +69,17 @@ class SqliteCatalog final : public Catalog {
   Result<CatalogRepair> repair(const GoOn& go_on) override;
   Result<RecordPage> record_page(std::int64_t after, std::size_t limit) override;
   Result<std::vector<RecordKey>> drop_records(std::span<const RecordKey> keys) override;
+
+  // encode_failures.cc
+  Status put_encode_failure(const EncodeFailure& failure) override;
+  Result<std::optional<EncodeFailure>> encode_failure(const FactRef& fact,
+                                                      const Hash128& model_fingerprint,
+                                                      std::string_view context) override;
+  Result<std::vector<EncodeFailure>> encode_failures(const Hash128& model_fingerprint,
+                                                     std::string_view context,
+                                                     std::size_t limit) override;
+  Result<EncodeFailureCounts> count_encode_failures(const Hash128& model_fingerprint,
+                                                    std::string_view context) override;
 
   // open.cc
   Result<std::optional<std::string>> get_setting(std::string_view name) override;
@@ -97,7 +104,7 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] Status check_keyword_index();
   [[nodiscard]] Status rebuild_indexes(CatalogRepair& repair);
   [[nodiscard]] Status rebuild_keywords(CatalogRepair& repair);
-  [[nodiscard]] Result<EraseOutcome> finish_erase(Write& write, bool keep_turns, bool whole_scopes);
+  [[nodiscard]] Result<EraseOutcome> finish_erase(Write& write, const EraseRequest& request);
 
   const std::filesystem::path file_;
   FileLock lock_;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/utf8.h"
+#include "catalog/metadata.h"
 #include "catalog/strict_json.h"
 
 namespace inferscale::sqlite {
@@ -16,7 +17,6 @@ constexpr std::size_t kMaxSourceTurns = 1024;
 constexpr std::size_t kMaxDim = 65536;
 constexpr std::size_t kMaxVectorValues = std::size_t{1} << 26;
 constexpr std::size_t kMaxAttended = 100'000;
-constexpr int kMaxMetadataDepth = 32;
 constexpr int kMaxOffsetMinutes = 24 * 60 - 1;
 // Years 0001 to 9999, what RFC 3339 can write.
 constexpr TimestampUs kMinTime = -62'135'596'800LL * 1'000'000;
@@ -87,8 +87,7 @@ Status check_fact_text(std::string_view item, std::string_view text) {
 }
 
 Status check_metadata(std::string_view item, std::string_view metadata) {
-  return parse_json_object(sub(item, "metadata"), metadata, kMaxMetadataBytes, kMaxMetadataDepth)
-      .status();
+  return inferscale::check_metadata(sub(item, "metadata"), metadata);
 }
 
 Status check_time(std::string_view item, std::optional<TimestampUs> time, int offset_minutes) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "model/ggml_log.h"
+
 namespace inferscale {
 namespace {
 
@@ -113,6 +115,7 @@ Status LlamaSequences::decode_chunk(std::span<const BatchToken> tokens, std::siz
   // Stays so when an exception leaves llama_decode.
   broken_ = true;
   return guarded("decoding", [&]() -> Status {
+    const CancelledWorkLog log(cancelled_);
     const std::int32_t code = llama_decode(context_.get(), batch_->get());
     broken_ = code != 0 && code != kNoCells && code != kAborted;
     INFERSCALE_RETURN_IF_ERROR(decode_status(code));

@@ -127,7 +127,8 @@ TEST_F(SqliteConcurrency, CommitRacesWithUpdate) {
     EXPECT_EQ(unwrap(catalog_->records_of(std::span(&ref, 1), Hash128())).front().has_value(),
               committed.load());
     bool to_encode = false;
-    for (const Fact& item : unwrap(catalog_->facts_to_encode(Hash128(), "window:8", 0, 1000))) {
+    for (const Fact& item :
+         unwrap(catalog_->facts_to_encode({Hash128(), "window:8", 0, {}}, 1000)).facts) {
       to_encode = to_encode || item.id == fact;
     }
     EXPECT_TRUE(to_encode) << "missing or stale, never taken for current";

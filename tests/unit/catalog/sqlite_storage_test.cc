@@ -39,10 +39,11 @@ class SqliteStorage : public ::testing::Test {
   static std::uint64_t count(Catalog& catalog) { return unwrap(catalog.counts_all()).facts; }
 
   /// Runs SQL behind the catalog's back.
-  void tamper(const char* sql) const {
+  void tamper(const std::string& sql) const {
     sqlite3* raw = nullptr;
     ASSERT_EQ(sqlite3_open(file().c_str(), &raw), SQLITE_OK);
-    EXPECT_EQ(sqlite3_exec(raw, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(raw);
+    EXPECT_EQ(sqlite3_exec(raw, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(raw);
     sqlite3_close(raw);
   }
   static mode_t mode(const std::filesystem::path& path) {
@@ -110,8 +111,16 @@ TEST_F(SqliteStorage, ANewerSchemaIsRefusedAndLeftAlone) {
   const auto refused = open();
   EXPECT_CODE(refused, kUnsupported);
   EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("1000"), HasSubstr("newer")));
-  tamper("PRAGMA user_version=1");
+  tamper("PRAGMA user_version=" + std::to_string(sqlite::migrations().back().version));
   EXPECT_EQ(count(*unwrap(open())), 1U);
+}
+
+TEST_F(SqliteStorage, ACatalogOfVersion1IsMigratedWithItsFacts) {
+  unwrap(add(*unwrap(open()), "x"));
+  tamper("DROP TABLE encode_failures; PRAGMA user_version=1");
+  const auto catalog = unwrap(open());
+  EXPECT_EQ(count(*catalog), 1U);
+  EXPECT_EQ(unwrap(catalog->count_encode_failures(Hash128(), "header")).waiting, 0U);
 }
 
 TEST_F(SqliteStorage, AnEmptyFileIsMigratedFromVersion0) {
@@ -125,14 +134,15 @@ TEST_F(SqliteStorage, MigrationsRunOnceAndAreAllOrNothing) {
   unwrap(open());
   auto connection = unwrap(sqlite::Connection::open(file(), sqlite::Connection::Mode::kReadWrite));
   const auto tokenizer = unwrap(sqlite::KeywordTokenizer::attach(*connection));
+  const int newest = sqlite::migrations().back().version;
   const std::vector<sqlite::Migration> steps = {
-      {1, "not run again"},
-      {2, "CREATE TABLE two(x); INSERT INTO two VALUES(1)"},
-      {3, "CREATE TABLE three(x); INSERT INTO nowhere VALUES(1)"}};
+      {newest, "not run again"},
+      {newest + 1, "CREATE TABLE two(x); INSERT INTO two VALUES(1)"},
+      {newest + 2, "CREATE TABLE three(x); INSERT INTO nowhere VALUES(1)"}};
   const Status failed = sqlite::migrate(*connection, steps);
   EXPECT_FALSE(failed.ok());
-  EXPECT_THAT(failed.message(), HasSubstr("version 3"));
-  EXPECT_EQ(unwrap(connection->integer("PRAGMA user_version")), 2);
+  EXPECT_THAT(failed.message(), HasSubstr("version " + std::to_string(newest + 2)));
+  EXPECT_EQ(unwrap(connection->integer("PRAGMA user_version")), newest + 1);
   EXPECT_EQ(unwrap(connection->integer("SELECT count(*) FROM two")), 1);
   EXPECT_EQ(unwrap(connection->integer("SELECT count(*) FROM sqlite_schema WHERE name='three'")),
             0);

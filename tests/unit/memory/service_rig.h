@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -37,6 +38,7 @@ class ServiceRig {
     dependencies.open_embedder = [](const MemoryOptions&) -> Result<std::unique_ptr<Embedder>> {
       return std::unique_ptr<Embedder>(std::make_unique<FakeEmbedder>());
     };
+    dependencies.clock = [this] { return now_us() + clock_ahead_us; };
     auto opened = open_memory_service(options, dependencies);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
     service = std::move(opened).value();
@@ -75,6 +77,30 @@ class ServiceRig {
     return FakeEngine::answer_to(tokens);
   }
 
+  DeleteReceipt remove(const DeleteRequest& request, bool wait = true) {
+    auto receipt = service->remove(request, wait, {});
+    EXPECT_TRUE(receipt.ok()) << receipt.status().to_string();
+    return receipt.ok() ? *receipt : DeleteReceipt();
+  }
+
+  FactView update(const Scope& scope, const std::string& id, const std::string& text,
+                  bool wait = true) {
+    UpdateRequest request;
+    request.scope = scope;
+    request.id = id;
+    request.text = text;
+    auto fact = service->update(request, wait, {});
+    EXPECT_TRUE(fact.ok()) << fact.status().to_string();
+    return fact.ok() ? *fact : FactView();
+  }
+
+  EncodeQueueStats queue() {
+    auto stats = service->stats();
+    EXPECT_TRUE(stats.ok()) << stats.status().to_string();
+    return stats.ok() ? stats->encode : EncodeQueueStats();
+  }
+
+  std::atomic<TimestampUs> clock_ahead_us{0};  ///< of the service's clock
   MemoryOptions options;
   FakeEngineOptions engine_options;
   FakeEngine* engine = nullptr;  // of the open service, once it was needed
@@ -95,6 +121,28 @@ inline std::size_t injected_facts(const AskReply& reply) {
     count += fact.injected ? 1 : 0;
   }
   return count;
+}
+
+inline DeleteRequest delete_ids(const Scope& scope, std::vector<std::string> ids) {
+  DeleteRequest request;
+  request.scope = scope;
+  request.ids = std::move(ids);
+  return request;
+}
+
+/// The bytes among the tokens of a run's prompt, as text.
+inline std::string prompt_text(const FakeCall& call) {
+  std::string text;
+  const auto append = [&text](const std::vector<std::vector<TokenId>>& parts) {
+    for (const auto& tokens : parts) {
+      for (const TokenId token : tokens) {
+        text += token < 256 ? static_cast<char>(token) : ' ';
+      }
+    }
+  };
+  append(call.segments);
+  append(call.branches);
+  return text;
 }
 
 inline Scope user(const std::string& name) {

@@ -1,0 +1,17 @@
+#include "catalog/metadata.h"
+
+#include "catalog/catalog.h"
+#include "catalog/strict_json.h"
+
+namespace inferscale {
+namespace {
+
+constexpr int kMaxMetadataDepth = 32;
+
+}  // namespace
+
+Status check_metadata(std::string_view field, std::string_view metadata) {
+  return parse_json_object(field, metadata, kMaxMetadataBytes, kMaxMetadataDepth).status();
+}
+
+}  // namespace inferscale
