@@ -95,7 +95,6 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
     }
     RecordKey victim;
     StoredPtr stored;
-    bool was_hidden = false;
     {
       const std::lock_guard lock(mutex_);
       const auto& order = index_.oldest_first();
@@ -105,21 +104,21 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
         return resource_exhausted(fmt::format(
             "disk tier: no room for {} bytes while all other records are being read", need));
       }
+      if (!oldest->value->at.segment->writable) {
+        return unavailable(oldest->value->at.segment->path.string() + " cannot be written");
+      }
       victim = oldest->key;
       stored = oldest->value;
-      was_hidden = std::exchange(stored->hidden, true);
+      if (!std::exchange(stored->hidden, true)) {
+        ++evictions_;
+        evicted->push_back(victim);
+      }
     }
-    const Status discarded = discard(stored);
+    if (const Status discarded = discard(stored); !discarded.ok()) {
+      return unavailable(discarded.message());  // it stays listed, and is the next to be tried
+    }
     const std::lock_guard lock(mutex_);
-    if (!discarded.ok()) {
-      stored->hidden = was_hidden;  // perhaps the medium lets it be read
-      return discarded;
-    }
     index_.remove(victim);
-    if (!was_hidden) {
-      ++evictions_;
-      evicted->push_back(victim);
-    }
   }
   return true;
 }
