@@ -97,7 +97,6 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
     }
     RecordKey victim;
     StoredPtr stored;
-    bool was_hidden = false;
     {
       const std::lock_guard lock(mutex_);
       index_.in_eviction_order([&](const auto& entry) {
@@ -111,19 +110,19 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
         return resource_exhausted(fmt::format(
             "disk tier: no room for {} bytes while all other records are being read", need));
       }
-      was_hidden = std::exchange(stored->hidden, true);
+      if (!stored->at.segment->writable) {
+        return unavailable(stored->at.segment->path.string() + " cannot be written");
+      }
+      if (!std::exchange(stored->hidden, true)) {
+        ++evictions_;
+        evicted->push_back(victim);
+      }
     }
-    const Status discarded = discard(stored);
+    if (const Status discarded = discard(stored); !discarded.ok()) {
+      return unavailable(discarded.message());  // it stays listed, and is the next to be tried
+    }
     const std::lock_guard lock(mutex_);
-    if (!discarded.ok()) {
-      stored->hidden = was_hidden;  // perhaps the medium lets it be read
-      return discarded;
-    }
     index_.evict(victim);
-    if (!was_hidden) {
-      ++evictions_;
-      evicted->push_back(victim);
-    }
   }
   return true;
 }

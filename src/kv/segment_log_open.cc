@@ -72,6 +72,10 @@ Status SegmentLog::adopt(std::uint64_t number, std::vector<FoundEntry>* found) {
                         {segment, entry.offset, entry.header.bytes}});
     }
   }
+  // A process that was killed may never have synced what it wrote.
+  segment->unsynced = true;
+  unsynced_bytes_ += segment->live;
+  new_names_ = true;
   add(segment);
   repair(segment, *scan);
   return Status();

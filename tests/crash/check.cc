@@ -23,6 +23,7 @@ class Check {
     if (report_.problems.empty()) {
       check_indexes();
       check_records();
+      verify();
       check_questions(fresh, seed);
     }
     return std::move(report_);
@@ -41,6 +42,7 @@ class Check {
   void check_state();
   void check_indexes();
   void check_records();
+  void verify();
   void check_attended(const RecordEntry& entry);
   void check_lease(const EngineParts& parts, const Fact& fact, const RecordEntry& entry);
   void check_questions(const std::filesystem::path& fresh, std::uint64_t seed);
@@ -115,7 +117,7 @@ void Check::check_lease(const EngineParts& parts, const Fact& fact, const Record
   if (lease.ready()) {
     ++report_.records;
   } else if (lease.reason() == MissReason::kAbsent || lease.reason() == MissReason::kEvicted) {
-    ++report_.records_missing;
+    report_.records_missing.insert(fmt::format("{} {}", fact.id, fact.version));
   } else {
     problem(fmt::format("the record of {}: {}", fact.id, miss_reason_name(lease.reason())));
   }
@@ -157,6 +159,19 @@ void Check::check_records() {
   }
   if (unexplained.size() > 1) {  // the header's
     problem(fmt::format("{} records belong to no live fact", unexplained.size() - 1));
+  }
+}
+
+void Check::verify() {
+  const auto verified = tested_.service->verify(VerifyLevel::kFull, {});
+  if (!good(verified, "verify")) {
+    return;
+  }
+  for (const VerifyProblem& found : verified->problems) {
+    problem(fmt::format("verify: {} {}", found.kind, found.what));
+  }
+  if (verified->ok != verified->problems.empty()) {
+    problem("verify is not clean and names no problem");
   }
 }
 
@@ -292,8 +307,8 @@ std::vector<std::string> find_traces(const std::filesystem::path& directory, con
   return traces;
 }
 
-CheckReport check_copy(const std::filesystem::path& directory, const std::filesystem::path& model,
-                       Oracle& oracle, std::uint64_t seed) {
+CheckReport check_copy(CrashServiceOptions options, Oracle& oracle, std::uint64_t seed) {
+  const std::filesystem::path directory = options.directory;
   const std::filesystem::path copy = directory.parent_path() / "copy";
   const std::filesystem::path fresh = directory.parent_path() / "fresh";
   std::filesystem::remove_all(copy);
@@ -301,9 +316,7 @@ CheckReport check_copy(const std::filesystem::path& directory, const std::filesy
   if (std::filesystem::exists(directory)) {
     std::filesystem::copy(directory, copy, std::filesystem::copy_options::recursive);
   }
-  CrashServiceOptions options;
   options.directory = copy;
-  options.model = model;
   CheckReport report;
   if (const auto service = open_crash_service(options); service.ok()) {
     report = check_service(**service, oracle, fresh, seed);

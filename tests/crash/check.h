@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace inferscale::testing {
 struct CheckReport {
   std::vector<std::string> problems;
   std::uint64_t facts = 0;
-  std::uint64_t records = 0;          ///< of live facts, in the store, each read and compared
-  std::uint64_t records_missing = 0;  ///< that the catalog names and the store does not have
+  std::uint64_t records = 0;  ///< of live facts, in the store, each read and compared
+  /// Facts (with versions) whose records the catalog names and the store does not have.
+  std::set<std::string> records_missing;
   std::uint64_t questions = 0;
 };
 
@@ -31,9 +33,8 @@ struct CheckReport {
 [[nodiscard]] std::vector<std::string> find_traces(const std::filesystem::path& directory,
                                                    const Oracle& oracle);
 
-/// Copies the directory, opens the copy with the fake engine (or `model`), and does both.
-[[nodiscard]] CheckReport check_copy(const std::filesystem::path& directory,
-                                     const std::filesystem::path& model, Oracle& oracle,
+/// Copies the directory that `options` names, opens the copy and does both.
+[[nodiscard]] CheckReport check_copy(CrashServiceOptions options, Oracle& oracle,
                                      std::uint64_t seed);
 
 }  // namespace inferscale::testing

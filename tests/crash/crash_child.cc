@@ -36,7 +36,7 @@ void tell(const std::string& word, const std::string& what) {
 /// False when the operation failed, which nothing here gives it a reason to.
 bool work(CrashService& service, const Operation& operation, std::vector<std::string>* added) {
   tell("begin", to_line(operation));
-  auto outcome = perform(*service.service, operation);
+  auto outcome = perform(*service.service, service.core->store(), operation);
   if (!outcome.ok()) {
     tell("failed", outcome.status().to_string());
     return false;
@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
   inferscale::testing::ChildOptions options;
   app.add_option("--directory", options.service.directory)->required();
   app.add_option("--model", options.service.model, "for libllama; without it the fake engine");
+  app.add_option("--disk-budget", options.service.disk_budget_bytes);
   app.add_flag("--script", options.script, "the scripted operations instead of random ones");
   app.add_option("--seed", options.seed);
   app.add_option("--first-marker", options.first_marker);

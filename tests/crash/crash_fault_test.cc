@@ -70,7 +70,7 @@ void CrashFault::run_until_error(CrashService& service, Oracle& oracle, const st
   for (const Operation& scripted : scripted_operations()) {
     const Operation operation = resolve(scripted, all_added);
     oracle.begin(operation);
-    const auto added = perform(*service.service, operation);
+    const auto added = perform(*service.service, service.core->store(), operation);
     if (!added.ok()) {
       expect_clear(added.status(), when + " " + to_line(operation));
       return;
@@ -84,7 +84,7 @@ void CrashFault::run_until_error(CrashService& service, Oracle& oracle, const st
 void CrashFault::expect_works(CrashService& service, Oracle& oracle, const std::string& when) {
   const auto work = [&](const Operation& operation) {
     oracle.begin(operation);
-    const auto added = perform(*service.service, operation);
+    const auto added = perform(*service.service, service.core->store(), operation);
     EXPECT_TRUE(added.ok()) << when << " healed: " << added.status().to_string();
     if (added.ok()) {
       oracle.acknowledge(*added);
@@ -127,7 +127,8 @@ bool CrashFault::run(const FaultInjector::Plan& plan, const std::string& when) {
     expect_clean(check_service(*service, oracle, directory.data().parent_path() / "fresh", plan.at),
                  when + " healed");
   }
-  expect_clean(check_copy(directory.data(), "", oracle, plan.at), when + " opened again");
+  options.files = nullptr;
+  expect_clean(check_copy(options, oracle, plan.at), when + " opened again");
   ++runs_;
   return met;
 }

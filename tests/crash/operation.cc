@@ -84,7 +84,8 @@ Operation parse_operation(std::string_view line) {
   return operation;
 }
 
-Result<std::vector<std::string>> perform(MemoryService& service, const Operation& operation) {
+Result<std::vector<std::string>> perform(MemoryService& service, KvStore& store,
+                                         const Operation& operation) {
   Status status;
   const Scope scope = scope_of(operation.user);
   switch (operation.kind) {
@@ -105,6 +106,12 @@ Result<std::vector<std::string>> perform(MemoryService& service, const Operation
       break;
     case OperationKind::kAsk:
       status = ask(service, operation);
+      break;
+    case OperationKind::kCompact:
+      status = store.compact();
+      break;
+    case OperationKind::kFlush:
+      status = store.flush();
       break;
   }
   if (!status.ok()) {
@@ -151,7 +158,7 @@ Operation OperationSource::next() {
   operation.wait = below(3) == 0;
   operation.keep_turns = below(4) == 0;
   const std::vector<std::string>& live = live_[operation.user];
-  const std::size_t choice = below(live.size() < kMostFacts ? 20 : 30);
+  const std::size_t choice = below(live.size() < kMostFacts ? 22 : 32);
   if (live.empty() || choice < 8) {
     operation.kind = OperationKind::kAdd;
     operation.with_turns = below(2) == 0;
@@ -167,7 +174,11 @@ Operation OperationSource::next() {
   } else if (choice < 17) {
     operation.kind = OperationKind::kAsk;
     operation.texts = {"what does " + operation.user + " do at home?"};
-  } else if (choice < 29) {
+  } else if (choice < 18) {
+    operation.kind = OperationKind::kFlush;
+  } else if (choice < 20) {
+    operation.kind = OperationKind::kCompact;
+  } else if (choice < 31) {
     operation.kind = OperationKind::kDelete;
     operation.ids = {live[below(live.size())]};
     if (below(2) == 0 && live.back() != operation.ids.front()) {
@@ -211,7 +222,9 @@ std::vector<Operation> scripted_operations() {
       add("bob", {"bob paints boats m5q"}, true, true),
       other(OperationKind::kDelete, "ana", {"{1}"}),
       update("{2}", "ana hides lamps m6q", false),
+      other(OperationKind::kCompact, "ana", {}),
       other(OperationKind::kDeleteScope, "bob", {}),
+      other(OperationKind::kFlush, "ana", {}),
       add("ana", {"ana paints boats m7q"}, false, true),
   };
 }

@@ -8,11 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "inferscale/kv_store.h"
 #include "inferscale/memory.h"
 
 namespace inferscale::testing {
 
-enum class OperationKind { kAdd, kUpdate, kDelete, kDeleteScope, kEncode, kAsk };
+enum class OperationKind { kAdd, kUpdate, kDelete, kDeleteScope, kEncode, kAsk, kCompact, kFlush };
 
 /// One call of a memory service, as it is told to the process that checks it.
 struct Operation {
@@ -30,8 +31,8 @@ struct Operation {
 /// REQUIRES: made by `to_line`.
 [[nodiscard]] Operation parse_operation(std::string_view line);
 
-/// Does it. Returns the ids of added facts.
-[[nodiscard]] Result<std::vector<std::string>> perform(MemoryService& service,
+/// Does it, with `store` the service's own. Returns the ids of added facts.
+[[nodiscard]] Result<std::vector<std::string>> perform(MemoryService& service, KvStore& store,
                                                        const Operation& operation);
 
 [[nodiscard]] Scope scope_of(const std::string& user);

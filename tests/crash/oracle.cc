@@ -73,6 +73,8 @@ void Oracle::apply(const Operation& operation, const std::vector<std::string>& a
       break;
     case OperationKind::kEncode:
     case OperationKind::kAsk:
+    case OperationKind::kCompact:
+    case OperationKind::kFlush:
       break;
   }
   if (turns.empty()) {
