@@ -14,7 +14,8 @@ namespace inferscale {
 
 /// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds, updates
 /// and removes, service_read.cc reads, doctor.cc and
-/// verify.cc check, repair.cc repairs.
+/// verify.cc check, repair.cc repairs,
+/// export.cc exports and restores.
 class Service final : public MemoryService {
  public:
   explicit Service(std::unique_ptr<ServiceCore> core);
@@ -37,6 +38,10 @@ class Service final : public MemoryService {
                           const WorkControl& control) override;
   Result<DeleteReceipt> remove(const Scope& scope, std::span<const std::string> ids,
                                bool keep_turns, bool wait, const WorkControl& control) override;
+  Status export_scope(const Scope& scope, const ExportSink& sink,
+                      const WorkControl& control) override;
+  Result<RestoreReply> restore(const Scope& target, std::span<const TurnView> turns,
+                               std::span<const ExportedFact> facts, bool dry_run) override;
   Result<StatsReply> stats() override;
   std::vector<DoctorCheck> doctor() override;
   Result<VerifyReport> verify(VerifyLevel level, const WorkControl& control) override;
