@@ -5,7 +5,7 @@ import time
 import unittest
 from pathlib import Path
 
-from cli_case import CliCase, chat_lines
+from cli_case import KILL, CliCase, chat_lines
 
 
 class Export(CliCase):
@@ -57,6 +57,21 @@ class Export(CliCase):
         self.file.write_bytes(whole)
         self.assertEqual(self.ok("import", self.file, "--no-wait", data=self.other)["errors"], [])
         self.assertEqual(self.body(self.other), self.body())
+
+    def test_killed_in_the_middle(self):
+        """Whole steps stay, and the same command goes on from there."""
+        self.ok("import", self.write("more.jsonl", chat_lines(6000, "Much more.")), "--no-wait")
+        self.ok("export", "--output", self.file)
+        here, self.data = self.data, self.other
+        process = self.start("import", self.file, "--no-wait", "--json")
+        self.signal_while_working(process, KILL, 0.1)
+        found = self.ok("verify")
+        self.assertTrue(found["ok"], found["problems"])
+        before = found["counts"]["facts"]
+        report = self.ok("import", self.file, "--no-wait")
+        self.assertEqual(report["facts_existing"], before)
+        self.assertEqual(report["errors"], [])
+        self.assertEqual(self.body(self.other), self.body(here))
 
     def test_conflicts(self):
         self.ok("import", self.file, "--no-wait", data=self.other)
