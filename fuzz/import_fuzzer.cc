@@ -40,6 +40,18 @@ void check(const Result<ImportBatch>& batch) {
   for (const inferscale::FactInput& fact : batch->facts) {
     require(is_text(fact.text) && is_text(fact.metadata));
   }
+  const inferscale::ExportedItems& exported = batch->exported;
+  require(exported.turns.size() == exported.turn_items.size());
+  require(exported.facts.size() == exported.fact_items.size());
+  for (const inferscale::TurnView& view : exported.turns) {
+    require(is_text(view.turn.text) && is_text(view.scope.agent) && !view.turn.id.empty());
+  }
+  for (const inferscale::ExportedFact& fact : exported.facts) {
+    require(is_text(fact.fact.text) && is_text(fact.fact.metadata) && !fact.fact.id.empty());
+    for (const inferscale::FactHistoryRow& row : fact.history) {
+      require(is_text(row.text) && is_text(row.metadata));
+    }
+  }
   for (const inferscale::ItemError& error : batch->errors) {
     require(is_text(error.message));
   }
@@ -67,9 +79,12 @@ void check_split(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   for (const auto format : {inferscale::ImportFormat::kAuto, inferscale::ImportFormat::kOpenAi,
-                            inferscale::ImportFormat::kMem0, inferscale::ImportFormat::kLocomo}) {
+                            inferscale::ImportFormat::kMem0, inferscale::ImportFormat::kLocomo,
+                            inferscale::ImportFormat::kInferscale}) {
     inferscale::ImportOptions options;
     options.format = format;
+    // What is whole of a damaged export is read on: nearly all inputs are damaged ones.
+    options.salvage = true;
     check(inferscale::parse_import(bytes, options));
   }
   check(inferscale::parse_facts_file(bytes));

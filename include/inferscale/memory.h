@@ -12,6 +12,7 @@
 #include "inferscale/export.h"
 #include "inferscale/memory_types.h"
 #include "inferscale/status.h"
+#include "inferscale/transfer_types.h"
 #include "inferscale/types.h"
 
 namespace inferscale {
@@ -83,6 +84,20 @@ class INFERSCALE_API MemoryService {
     request.keep_turns = keep_turns;
     return remove(request, wait, control);
   }
+
+  /// Everything that the scope holds itself (not what is shared with it), as it is at one moment,
+  /// in the order in which it came. Deletes wait for the end. Errors: those of the sink.
+  [[nodiscard]] virtual Status export_scope(const Scope& scope, const ExportSink& sink,
+                                            const WorkControl& control) = 0;
+  /// Takes what an export gave, ids, versions, times and history included, durably. `target` gives
+  /// tenant and user, and agent and run where it sets them. What is there already is left alone;
+  /// what is there with other content is an error of that item. An id that another scope has is
+  /// replaced by one that the same import always gets. `dry_run` only says what would happen.
+  /// Encoding is left to `encode_pending`.
+  [[nodiscard]] virtual Result<RestoreReply> restore(const Scope& target,
+                                                     std::span<const TurnView> turns,
+                                                     std::span<const ExportedFact> facts,
+                                                     bool dry_run) = 0;
 
   [[nodiscard]] virtual Result<StatsReply> stats() = 0;
   /// Self-tests: data directory, catalog, model, state layout, rope, embedder. Never fails as a

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "catalog/check_report.h"
 #include "catalog/erase_request.h"
 #include "catalog/filter.h"
 #include "inferscale/kv_record.h"
@@ -162,35 +163,22 @@ struct CatalogCounts {
   std::uint64_t facts = 0, turns = 0, versions = 0, vectors = 0, records = 0, scopes = 0;
 };
 
-/// A finding of `Catalog::check`.
-struct CatalogProblem {
-  std::string kind;    ///< one word, stable ("keyword_index")
-  std::string what;    ///< which row, and what is wrong with it; never what users stored
-  std::string repair;  ///< what `repair` does about it, or what the operator has to do
+/// A fact as it was in another catalog; `fact.sequence` is not used.
+struct RestoredFact {
+  Fact fact;
+  std::vector<FactVersion> history;  ///< superseded versions, oldest first
 };
-struct CatalogCheck {
-  std::string name;
-  std::uint64_t checked = 0;   ///< rows that were looked at
-  std::uint64_t problems = 0;  ///< also those that are not listed one by one
+struct RestoreOutcome {
+  Status status;         ///< ok: it is there now
+  std::string id;        ///< under which it is
+  bool existed = false;  ///< nothing was written
 };
-struct CatalogReport {
-  std::vector<CatalogCheck> checks;
-  std::vector<CatalogProblem> problems;  ///< at most kMaxListedProblems of each check
+/// What a scope holds, piece by piece; an error ends it.
+struct CatalogVisitor {
+  std::function<Status(std::uint64_t turns, std::uint64_t facts, std::uint64_t versions)> begin;
+  std::function<Status(const Turn&)> turn;
+  std::function<Status(const RestoredFact&)> fact;
 };
-inline constexpr std::size_t kMaxListedProblems = 100;
-
-/// What `Catalog::repair` did.
-struct CatalogRepair {
-  struct Action {
-    std::string what;
-    std::uint64_t count = 0;  ///< rows
-  };
-  std::vector<Action> actions;     ///< empty when there was nothing to do
-  std::vector<RecordKey> records;  ///< of dropped entries: they must leave the KV store
-};
-
-/// Asked between steps of long work: false ends it with kUnavailable.
-using GoOn = std::function<bool()>;
 
 struct RecordPage {
   struct Row {
@@ -306,6 +294,21 @@ class Catalog {
   /// Record entries (any fact) that attended to this fact, directly or through another record.
   [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(
       std::string_view fact_id) = 0;
+
+  // --- moving a scope to another catalog ---
+  /// Calls `visitor` with everything that `request` may change, as it is at one moment, in ingest
+  /// order. Erases wait for the end. Errors: those of the visitor.
+  [[nodiscard]] virtual Status export_scope(const Scope& request,
+                                            const CatalogVisitor& visitor) = 0;
+  /// One transaction for the batch, an outcome for each item. An item that is there already is left
+  /// alone; kConflict when it is there with other content, kInvalidArgument when it would not be
+  /// accepted. With `dry_run` nothing is written.
+  [[nodiscard]] virtual Result<std::vector<RestoreOutcome>> restore_turns(
+      std::span<const Turn> turns, bool dry_run) = 0;
+  /// The same for facts; vectors are left to `put_vectors`. An id that another scope has is
+  /// replaced by one made of it and the scope.
+  [[nodiscard]] virtual Result<std::vector<RestoreOutcome>> restore_facts(
+      std::span<const RestoredFact> facts, bool dry_run) = 0;
 
   // --- checking and repairing ---
   /// Looks for rows that contradict each other; changes nothing. `full` reads every page, fact and

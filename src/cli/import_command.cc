@@ -9,6 +9,7 @@
 #include "cli/interrupt.h"
 #include "cli/json_views.h"
 #include "cli/option_values.h"
+#include "cli/restore_run.h"
 
 namespace inferscale::cli {
 namespace {
@@ -24,6 +25,8 @@ struct ImportArgs {
   std::string mem0_user;
   std::string facts_file;
   bool no_wait = false;
+  bool dry_run = false;
+  bool salvage = false;
 };
 
 Result<std::string> read_source(const std::string& path) {
@@ -39,11 +42,19 @@ Result<ImportBatch> read_batch(const ImportArgs& args) {
   INFERSCALE_ASSIGN_OR_RETURN(options.format, parse_import_format(args.format));
   options.conversation = args.conversation;
   options.mem0_user = args.mem0_user;
+  options.salvage = args.salvage;
   options.facts_from_turns = args.facts_file.empty();
   INFERSCALE_ASSIGN_OR_RETURN(const std::string bytes, read_source(args.file));
   Result<ImportBatch> batch = parse_import(bytes, options);
   if (!batch.ok()) {
     return batch.status().with_context(args.file);
+  }
+  const bool exported = batch->format == ImportFormat::kInferscale;
+  if (exported && !args.facts_file.empty()) {
+    return invalid_argument("--facts: an export of InferScale has facts of its own");
+  }
+  if (!exported && (args.dry_run || args.salvage)) {
+    return invalid_argument("--dry-run, --salvage: for exports of InferScale only");
   }
   if (args.facts_file.empty()) {
     return batch;
@@ -64,8 +75,13 @@ Result<ImportBatch> read_batch(const ImportArgs& args) {
 
 class ImportRun {
  public:
-  ImportRun(Shell& shell, MemoryService& service, Scope scope, const ImportBatch& batch)
-      : shell_(shell), service_(service), scope_(std::move(scope)), batch_(batch) {
+  ImportRun(Shell& shell, MemoryService& service, Scope scope, const ImportBatch& batch,
+            bool dry_run)
+      : shell_(shell),
+        service_(service),
+        scope_(std::move(scope)),
+        batch_(batch),
+        dry_run_(dry_run) {
     report_.format = import_format_name(batch.format);
     report_.skipped = batch.skipped;
     report_.errors = batch.errors;
@@ -73,6 +89,9 @@ class ImportRun {
 
   /// Ends early, with kOk, after a Ctrl-C.
   Status store() {
+    if (batch_.format == ImportFormat::kInferscale) {
+      return store_exported(shell_, service_, scope_, batch_.exported, dry_run_, report_);
+    }
     INFERSCALE_RETURN_IF_ERROR(
         store_list("turns", batch_.turns, batch_.turn_items, kTurnsPerBatch));
     return store_list("facts", batch_.facts, batch_.fact_items, kFactsPerBatch);
@@ -136,6 +155,7 @@ class ImportRun {
   MemoryService& service_;
   const Scope scope_;
   const ImportBatch& batch_;
+  const bool dry_run_;
   ImportReport report_;
 };
 
@@ -164,6 +184,12 @@ void print_report(const Shell& shell, const ImportReport& report) {
   shell.print(fmt::format("{}: {} new turns, {} new facts, {} known already; {} encoded in {}\n",
                           report.format, report.turns, report.facts_added, report.facts_existing,
                           report.facts_encoded, format_duration(report.elapsed_ms / 1e3)));
+  if (report.dry_run) {
+    shell.print("nothing was written (--dry-run)\n");
+  }
+  if (report.renamed > 0) {
+    shell.print(fmt::format("{} facts have new ids: another scope has theirs\n", report.renamed));
+  }
   if (report.skipped > 0) {
     shell.print(fmt::format("{} items had no words and were left out\n", report.skipped));
   }
@@ -175,14 +201,15 @@ void print_report(const Shell& shell, const ImportReport& report) {
 
 Result<int> run_import(Shell& shell, const ImportArgs& args) {
   const Stopwatch watch;
+  const bool encode = !args.no_wait && !args.dry_run;
   INFERSCALE_ASSIGN_OR_RETURN(const Scope scope, shell.scope());
   INFERSCALE_ASSIGN_OR_RETURN(const ImportBatch batch, read_batch(args));
   INFERSCALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<MemoryService> service,
-      shell.open_service(args.no_wait ? ModelNeed::kIfPresent : ModelNeed::kRequired));
-  ImportRun run(shell, *service, scope, batch);
+      shell.open_service(encode ? ModelNeed::kRequired : ModelNeed::kIfPresent));
+  ImportRun run(shell, *service, scope, batch, args.dry_run);
   Status status = run.store();
-  if (status.ok() && !args.no_wait && !interrupted()) {
+  if (status.ok() && encode && !interrupted()) {
     status = run.encode();
   }
   shell.progress().finish();
@@ -218,12 +245,16 @@ void add_import_command(Command& root, Shell& shell) {
             "  inferscale import locomo10.json --conversation conv-26 --scope user=conv-26"},
            [&shell, args] { return run_import(shell, *args); })
       .argument("file", args->file, "File to read, - for stdin")
-      .choice("--format", args->format, {"auto", "openai", "mem0", "locomo"}, "How to read it")
+      .choice("--format", args->format, {"auto", "openai", "mem0", "locomo", "inferscale"},
+              "How to read it")
       .text("--facts", args->facts_file, "FILE",
             "Ready facts, JSON Lines of {text, event_time, source_turns, metadata}; without it "
             "the turns themselves become facts")
       .text("--conversation", args->conversation, "ID", "LoCoMo: which conversation")
       .text("--mem0-user", args->mem0_user, "NAME", "Mem0: whose memories")
+      .flag("--dry-run", args->dry_run, "Export of InferScale: only say what would be done")
+      .flag("--salvage", args->salvage,
+            "Export of InferScale: take what is whole of a damaged file")
       .flag("--no-wait", args->no_wait, "Store only; the next command encodes");
 }
 

@@ -224,6 +224,13 @@ Json view(const VerifyReport& report) {
 
 std::string json_text(const VerifyReport& report) { return one_line(view(report)); }
 
+std::string json_text(const std::string& output, const ExportCounts& counts) {
+  return one_line({{"output", output},
+                   {"turns", counts.turns},
+                   {"facts", counts.facts},
+                   {"versions", counts.versions}});
+}
+
 std::string json_text(const RepairReport& report) {
   Json actions = Json::array();
   for (const RepairAction& action : report.actions) {
@@ -278,6 +285,9 @@ std::string json_text(const ImportReport& report) {
                    {"facts_encoded", report.facts_encoded},
                    {"facts_failed", report.facts_failed},
                    {"skipped", report.skipped},
+                   {"versions", report.versions},
+                   {"renamed", report.renamed},
+                   {"dry_run", report.dry_run},
                    {"format", report.format},
                    {"interrupted", report.interrupted},
                    {"errors", view(report.errors)},

@@ -16,6 +16,9 @@ struct ImportReport {
   std::uint64_t facts_encoded = 0;
   std::uint64_t facts_failed = 0;  ///< not encoded: used as text
   std::uint64_t skipped = 0;       ///< items without words
+  std::uint64_t versions = 0;      ///< superseded versions of new facts (format inferscale)
+  std::uint64_t renamed = 0;       ///< new facts whose id was taken by another scope
+  bool dry_run = false;            ///< nothing was written
   std::string format;
   bool interrupted = false;
   std::vector<ItemError> errors;
@@ -38,6 +41,7 @@ struct ImportReport {
 [[nodiscard]] std::string json_text(const FactView& fact, const DeleteReceipt& erased);
 [[nodiscard]] std::string json_text(const StatsReply& stats);
 [[nodiscard]] std::string json_text(const std::vector<DoctorCheck>& checks, bool all_ok);
+[[nodiscard]] std::string json_text(const std::string& output, const ExportCounts& counts);
 [[nodiscard]] std::string json_text(const VerifyReport& report);
 [[nodiscard]] std::string json_text(const RepairReport& report);
 [[nodiscard]] std::string json_error(const Status& status);

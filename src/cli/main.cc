@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,11 +18,11 @@ namespace {
 
 using AddCommand = void (*)(Command&, Shell&);
 constexpr AddCommand kCommands[] = {
-    add_import_command,  add_add_command,       add_search_command, add_ask_command,
-    add_chat_command,    add_list_command,      add_get_command,    add_update_command,
-    add_delete_command,  add_history_command,   add_stats_command,  add_doctor_command,
-    add_bench_command,   add_calibrate_command, add_verify_command, add_repair_command,
-    add_version_command,
+    add_import_command, add_add_command,       add_search_command, add_ask_command,
+    add_chat_command,   add_list_command,      add_get_command,    add_update_command,
+    add_delete_command, add_history_command,   add_stats_command,  add_doctor_command,
+    add_bench_command,  add_calibrate_command, add_verify_command, add_repair_command,
+    add_export_command, add_version_command,
 };
 
 int report_error(const Shell& shell, const Status& status) {
@@ -90,7 +91,17 @@ int run_action(Shell& shell) {
   return *result;
 }
 
+/// A core file would hold what users stored, unencrypted, outside the data directory.
+void forbid_core_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CORE, &limit) == 0) {
+    limit.rlim_cur = 0;
+    (void)::setrlimit(RLIMIT_CORE, &limit);
+  }
+}
+
 int run(int argc, char** argv) {
+  forbid_core_files();
   Shell shell;
   CLI::App app("Memory for language models: facts are encoded once and injected as KV.",
                "inferscale");

@@ -92,7 +92,8 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
   std::uint64_t limit = usable_bytes_;
   while (log_.occupied() + need > limit) {
     limit = low_watermark(usable_bytes_, need);
-    if (may_compact && log_.compactable(true) != nullptr) {
+    const bool fits = log_.occupied() + need <= usable_bytes_;  // the rest is for the next ones
+    if (!fits && may_compact && log_.compactable(true) != nullptr) {
       return false;
     }
     RecordKey victim;
@@ -106,6 +107,9 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
         }
         return stored == nullptr;
       });
+      if (fits && (stored == nullptr || !stored->at.segment->writable)) {
+        return true;
+      }
       if (stored == nullptr) {
         return resource_exhausted(fmt::format(
             "disk tier: no room for {} bytes while all other records are being read", need));

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string_view>
 #include <system_error>
+
+#include "base/log.h"
 
 namespace inferscale {
 namespace {
@@ -17,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 6> kNames = {
     "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "catalog.lock", "secret", "kv"};
 constexpr std::string_view kTemporaryMark = ".tmp-";  // made by write_file_atomic
-constexpr mode_t kAllModes = 07777;
+constexpr mode_t kRights = 0777;
 
 Status cannot(const char* action, const fs::path& path, int error) {
   return unavailable(fmt::format("cannot {} {}: {}", action, path.string(),
@@ -44,7 +47,7 @@ void judge(const fs::path& path, bool top, DataFiles& files) {
     files.foreign.push_back(path);
     return;  // somebody else's: its modes are theirs, the directory's keep others out
   }
-  if ((info.st_mode & kAllModes) != wanted_mode(info.st_mode)) {
+  if ((info.st_mode & kRights) != wanted_mode(info.st_mode)) {
     files.open_to_others.push_back(path);
   }
 }
@@ -58,7 +61,7 @@ Result<DataFiles> list_data_files(const fs::path& directory) {
   if (::stat(directory.c_str(), &info) != 0) {
     return cannot("read", directory, errno);
   }
-  if ((info.st_mode & kAllModes) != 0700) {
+  if ((info.st_mode & kRights) != 0700) {
     files.open_to_others.push_back(directory);
   }
   for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
@@ -89,10 +92,15 @@ Status make_private(const fs::path& path) {
     return errno == ENOENT ? Status() : cannot("inspect", path, errno);
   }
   if ((!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) ||
-      (info.st_mode & kAllModes) == wanted_mode(info.st_mode)) {
+      (info.st_mode & kRights) == wanted_mode(info.st_mode)) {
     return Status();
   }
   if (::chmod(path.c_str(), wanted_mode(info.st_mode)) != 0) {
+    if (errno == EPERM && info.st_uid != ::geteuid()) {
+      log_message(LogLevel::kWarning,
+                  path.string() + ": other users may use it, and only its owner can change that");
+      return Status();
+    }
     return errno == ENOENT ? Status() : cannot("change the mode of", path, errno);
   }
   return Status();

@@ -22,7 +22,8 @@ struct DataFiles {
 /// Errors: kUnavailable.
 [[nodiscard]] Result<DataFiles> list_data_files(const std::filesystem::path& directory);
 
-/// 0700 for a folder, 0600 for a file; links are left alone. Errors: kUnavailable.
+/// 0700 for a folder, 0600 for a file. Links are left alone; what belongs to another user is left
+/// as it is, with a warning. Errors: kUnavailable.
 [[nodiscard]] Status make_private(const std::filesystem::path& path);
 
 /// Takes other users' rights away from the directory and what it holds directly; `kv` keeps out

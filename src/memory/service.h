@@ -15,7 +15,7 @@ namespace inferscale {
 
 /// MemoryService over the shared core: service.cc opens and asks, service_write.cc adds and
 /// updates, service_remove.cc removes, service_read.cc reads, doctor.cc and verify.cc check,
-/// repair.cc repairs.
+/// repair.cc repairs, export.cc exports and restores.
 class Service final : public MemoryService {
  public:
   explicit Service(std::unique_ptr<ServiceCore> core);
@@ -39,6 +39,10 @@ class Service final : public MemoryService {
   using MemoryService::remove;
   Result<DeleteReceipt> remove(const DeleteRequest& request, bool wait,
                                const WorkControl& control) override;
+  Status export_scope(const Scope& scope, const ExportSink& sink,
+                      const WorkControl& control) override;
+  Result<RestoreReply> restore(const Scope& target, std::span<const TurnView> turns,
+                               std::span<const ExportedFact> facts, bool dry_run) override;
   Result<StatsReply> stats() override;
   std::vector<DoctorCheck> doctor() override;
   Result<VerifyReport> verify(VerifyLevel level, const WorkControl& control) override;

@@ -6,7 +6,7 @@ from cli_case import CliCase
 
 COMMANDS = ["import", "add", "search", "ask", "chat", "list", "get", "update", "delete", "history", "stats", "doctor",
             "bench ttft", "bench encode", "calibrate", "verify",
-            "repair", "version"]
+            "repair", "export", "version"]
 
 
 class Help(CliCase):

@@ -91,6 +91,20 @@ Result<std::vector<Fact>> load_facts(Connection& connection, std::span<const std
   return facts;
 }
 
+Result<std::vector<FactVersion>> load_history(Connection& connection, std::int64_t fact) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare("SELECT version, text, metadata, event_time, event_offset, valid_from,"
+                         " valid_to FROM fact_history WHERE fact = ?1 ORDER BY version"));
+  std::vector<FactVersion> versions;
+  INFERSCALE_RETURN_IF_ERROR(statement.with(fact).for_each([&](const Statement& old) {
+    versions.push_back({static_cast<std::uint32_t>(old.integer(0)), "", old.text(1), old.text(2),
+                        old.optional_integer(3), static_cast<int>(old.integer(4)), old.integer(5),
+                        old.integer(6)});
+  }));
+  return versions;
+}
+
 Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time) {
   HashMessage message;
   message.add_text(text).add_u32(event_time ? 1 : 0);

@@ -33,6 +33,10 @@ struct FactRow {
 [[nodiscard]] Result<std::vector<Fact>> load_facts(Connection& connection,
                                                    std::span<const std::int64_t> pks);
 
+/// The superseded versions of a fact, oldest first.
+[[nodiscard]] Result<std::vector<FactVersion>> load_history(Connection& connection,
+                                                            std::int64_t fact);
+
 /// What makes two facts of a scope the same fact.
 [[nodiscard]] Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time);
 [[nodiscard]] Status insert_sources(Connection& connection, std::int64_t fact,

@@ -120,17 +120,7 @@ Result<std::vector<FactVersion>> SqliteCatalog::history(const Scope& request, st
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   Connection& connection = reader.connection();
   INFERSCALE_ASSIGN_OR_RETURN(const FactRow row, readable_fact(connection, request, id));
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare("SELECT version, text, metadata, event_time, event_offset, valid_from,"
-                         " valid_to FROM fact_history WHERE fact = ?1 ORDER BY version"));
-  statement.with(row.pk);
-  std::vector<FactVersion> versions;
-  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& old) {
-    versions.push_back({static_cast<std::uint32_t>(old.integer(0)), "", old.text(1), old.text(2),
-                        old.optional_integer(3), static_cast<int>(old.integer(4)), old.integer(5),
-                        old.integer(6)});
-  }));
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<FactVersion> versions, load_history(connection, row.pk));
   const Fact& live = row.fact;
   versions.push_back({live.version, "", live.text, live.metadata, live.event_time,
                       live.event_offset_minutes, live.ingest_time, std::nullopt});

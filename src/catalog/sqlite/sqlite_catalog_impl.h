@@ -64,6 +64,13 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<RecordKey>> all_record_keys() override;
   Result<std::vector<RecordEntry>> dependants_of(std::string_view fact_id) override;
 
+  // export.cc, restore.cc
+  Status export_scope(const Scope& request, const CatalogVisitor& visitor) override;
+  Result<std::vector<RestoreOutcome>> restore_turns(std::span<const Turn> turns,
+                                                    bool dry_run) override;
+  Result<std::vector<RestoreOutcome>> restore_facts(std::span<const RestoredFact> facts,
+                                                    bool dry_run) override;
+
   // check.cc, repair.cc
   Result<CatalogReport> check(bool full, const GoOn& go_on) override;
   Result<CatalogRepair> repair(const GoOn& go_on) override;

@@ -15,11 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::pair<ImportFormat, const char*>, 4> kNames = {{
+constexpr std::array<std::pair<ImportFormat, const char*>, 5> kNames = {{
     {ImportFormat::kAuto, "auto"},
     {ImportFormat::kOpenAi, "openai"},
     {ImportFormat::kMem0, "mem0"},
     {ImportFormat::kLocomo, "locomo"},
+    {ImportFormat::kInferscale, "inferscale"},
 }};
 
 /// What tells a format apart is a member of its first item, or of the object around the list.
@@ -122,11 +123,15 @@ Result<ImportFormat> parse_import_format(std::string_view name) {
       return value;
     }
   }
-  return invalid_argument(
-      fmt::format("format \"{}\" is none of auto, openai, mem0, locomo", utf8_prefix(name, 32)));
+  return invalid_argument(fmt::format(
+      "format \"{}\" is none of auto, openai, mem0, locomo, inferscale", utf8_prefix(name, 32)));
 }
 
 Result<ImportBatch> parse_import(std::string_view bytes, const ImportOptions& options) {
+  if (options.format == ImportFormat::kInferscale ||
+      (options.format == ImportFormat::kAuto && is_export(bytes))) {
+    return read_export(bytes, options);
+  }
   INFERSCALE_ASSIGN_OR_RETURN(const ImportDocument document, open_document(bytes));
   ImportFormat format = options.format;
   if (format == ImportFormat::kAuto) {

@@ -56,4 +56,8 @@ void add_turn_facts(ImportBatch& batch, const std::vector<bool>& named);
 [[nodiscard]] Result<ImportBatch> read_locomo(const ImportDocument& document,
                                               const ImportOptions& options);
 
+/// Whether the first line says that this is InferScale's own export.
+[[nodiscard]] bool is_export(std::string_view bytes);
+[[nodiscard]] Result<ImportBatch> read_export(std::string_view bytes, const ImportOptions& options);
+
 }  // namespace inferscale

@@ -1,0 +1,60 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "model/gguf_model.h"
+
+/// A model file is data from anywhere: whatever is in it, reading its metadata ends in a Status
+/// that is text, or in a description that the engine may rely on.
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) {
+    std::abort();
+  }
+}
+
+// Tensors follow the metadata. Seeds leave their bytes out; zeros stand for them.
+constexpr std::size_t kTensorBytes = std::size_t{64} << 10;
+
+/// One file in memory for all runs.
+int memory_file() {
+  static const int descriptor = ::memfd_create("model", MFD_CLOEXEC);
+  return descriptor;
+}
+
+bool fill(int descriptor, const std::uint8_t* data, std::size_t size) {
+  return ::ftruncate(descriptor, 0) == 0 &&
+         ::pwrite(descriptor, data, size, 0) == static_cast<ssize_t>(size) &&
+         ::ftruncate(descriptor, static_cast<off_t>(size + kTensorBytes)) == 0;
+}
+
+}  // namespace
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+// A length of 2^60 must end in bad_alloc, as it does without the sanitizer.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+#endif
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const int descriptor = memory_file();
+  if (descriptor < 0 || !fill(descriptor, data, size)) {
+    return 0;
+  }
+  const auto spec = inferscale::read_model_spec("/proc/self/fd/" + std::to_string(descriptor), {});
+  if (!spec.ok()) {
+    require(!spec.status().message().empty());
+    return 0;
+  }
+  const inferscale::KvShape& shape = spec->shape;
+  require(shape.n_layers > 0 && shape.n_kv_heads > 0 && shape.head_dim_k > 0);
+  require(spec->fingerprint != inferscale::Hash128());
+  return 0;
+}
