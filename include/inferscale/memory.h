@@ -14,6 +14,7 @@
 #include "inferscale/status.h"
 #include "inferscale/transfer_types.h"
 #include "inferscale/types.h"
+#include "inferscale/verify_types.h"
 
 namespace inferscale {
 
