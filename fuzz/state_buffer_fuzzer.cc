@@ -74,6 +74,9 @@ void check(std::span<const std::byte> bytes, const StateSpec& spec) {
 std::vector<std::byte> with_envelope(std::span<const std::byte> bytes) {
   std::vector<std::byte> fixed(bytes.begin(), bytes.end());
   const std::uint32_t words[] = {0xaf143cd8U, 0, 1};
+  if (fixed.empty()) {
+    return fixed;
+  }
   std::memcpy(fixed.data(), words, std::min(fixed.size(), sizeof(words)));
   return fixed;
 }
