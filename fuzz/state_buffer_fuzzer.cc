@@ -77,6 +77,9 @@ std::vector<std::byte> with_envelope(std::span<const std::byte> bytes) {
     return fixed;
   }
   const std::uint32_t words[] = {0xaf143cd8U, 0, 1};
+  if (fixed.empty()) {
+    return fixed;
+  }
   std::memcpy(fixed.data(), words, std::min(fixed.size(), sizeof(words)));
   return fixed;
 }
