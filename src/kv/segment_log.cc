@@ -63,9 +63,13 @@ Result<std::shared_ptr<const Record>> SegmentLog::read_record(const Place& place
       header->state != format::EntryState::kLive) {
     return data_loss("segment entry: its header does not match");
   }
-  return Record::read(place.record_bytes(), [&](std::span<std::byte> out) {
+  auto record = Record::read(place.record_bytes(), [&](std::span<std::byte> out) {
     return read(place.offset + format::kEntryHeaderBytes, out);
   });
+  if (record.ok() && format::record_tag((*record)->bytes()) != header->tag) {
+    return data_loss("segment entry: its record is another");
+  }
+  return record;
 }
 
 Status SegmentLog::create() {
