@@ -1,4 +1,5 @@
-// The record store beside plain copies and files of the same bytes. Compare within one run only:
+// The record store in memory, and its leases from disk, beside plain copies of the same bytes.
+// `inferscale bench store` measures the disk tier. Compare within one run only:
 //   store_bench --benchmark_enable_random_interleaving=true --benchmark_repetitions=9
 //               --benchmark_report_aggregates_only=true
 // Records have SmolLM2-135M's shape in f16: 28 tokens, 645,440 bytes. Files lie below TMPDIR and
@@ -10,14 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/kv_store.h"
 
@@ -162,34 +161,6 @@ void BM_PutHost(benchmark::State& state) {
 }
 BENCHMARK(BM_PutHost);
 
-void BM_PutHostAndDisk(benchmark::State& state) {
-  const TempDirectory directory;
-  const auto record = make_record(1);
-  const Facts facts(kFacts);
-  const auto store = open_store(1ULL << 30, directory.path());
-  std::size_t next = 0;
-  for (auto _ : state) {
-    if (!store->put(facts.requests[next++ % kFacts].key, record).ok()) {
-      state.SkipWithError("put failed");
-    }
-  }
-  count_bytes(state, record->bytes().size());
-}
-BENCHMARK(BM_PutHostAndDisk);
-
-void BM_PlainFileWrite(benchmark::State& state) {
-  const TempDirectory directory;
-  const auto record = make_record(1);
-  std::size_t next = 0;
-  for (auto _ : state) {
-    std::ofstream out(directory.path() / std::to_string(next++ % kFacts), std::ios::binary);
-    out.write(reinterpret_cast<const char*>(record->bytes().data()),
-              static_cast<std::streamsize>(record->bytes().size()));
-  }
-  count_bytes(state, record->bytes().size());
-}
-BENCHMARK(BM_PlainFileWrite);
-
 /// The leases of one question: 50 records, 32 MB; from memory, or from files with a host budget
 /// that holds none.
 void acquire_facts(benchmark::State& state, std::uint64_t host_bytes, const fs::path& directory) {
@@ -218,43 +189,6 @@ void BM_AcquireDisk(benchmark::State& state) {
   acquire_facts(state, 0, directory.path());
 }
 BENCHMARK(BM_AcquireDisk)->Unit(benchmark::kMillisecond);
-
-void BM_PlainFileRead(benchmark::State& state) {
-  const TempDirectory directory;
-  const auto record = make_record(1);
-  for (std::uint32_t i = 0; i < kFacts; ++i) {
-    (void)write_file_atomic(directory.path() / std::to_string(i), record->bytes(),
-                            Durability::kNone);
-  }
-  for (auto _ : state) {
-    for (std::uint32_t i = 0; i < kFacts; ++i) {
-      benchmark::DoNotOptimize(read_file(directory.path() / std::to_string(i), 1U << 30));
-    }
-  }
-  count_bytes(state, kFacts * record->bytes().size());
-}
-BENCHMARK(BM_PlainFileRead)->Unit(benchmark::kMillisecond);
-
-/// Start with many records on disk. They are small here: only names, sizes and headers are read.
-void BM_OpenDisk(benchmark::State& state) {
-  const TempDirectory directory;
-  const auto count = static_cast<std::uint32_t>(state.range(0));
-  const KvShape small{1, 1, 2, 2};
-  const Facts facts(count, small);
-  {
-    const auto store = open_store(1ULL << 30, directory.path());
-    for (std::uint32_t i = 0; i < count; ++i) {
-      (void)store->put(facts.requests[i].key, make_record(i, small));
-    }
-  }
-  for (auto _ : state) {
-    const auto store = open_store(1ULL << 30, directory.path());
-    if (store->stats().tiers.at(1).records != count) {
-      state.SkipWithError("records are missing");
-    }
-  }
-}
-BENCHMARK(BM_OpenDisk)->Arg(5000)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace inferscale

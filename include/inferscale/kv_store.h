@@ -107,6 +107,8 @@ struct KvStoreOptions {
   /// For tests: what the disk tier uses instead of the operating system's files. Must outlive the
   /// store.
   FileSystem* file_system = nullptr;
+  /// Whether a thread of the disk tier syncs and compacts; tests that count its steps do without.
+  bool background = true;
 };
 
 /// Records by key over the tiers. The catalog is the truth, this is a cache: any record may vanish

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "cli/bench/encode.h"
 #include "cli/bench/machine.h"
+#include "cli/bench/store.h"
 #include "cli/bench/ttft.h"
 #include "cli/command.h"
 #include "cli/option_values.h"
@@ -20,6 +21,7 @@ struct BenchArgs {
   std::string contexts = "header,primer:8,window:8";
   TtftOptions ttft;
   EncodeBenchOptions encode;
+  StoreBenchOptions store;
 };
 
 Result<int> finish(Shell& shell, const std::string& out, const BenchReport& report) {
@@ -82,6 +84,17 @@ Result<int> run_encode(Shell& shell, BenchArgs& args) {
   return finish(shell, args.out, report);
 }
 
+Result<int> run_store(Shell& shell, BenchArgs& args) {
+  StoreBenchOptions& options = args.store;
+  options.command = fmt::format("inferscale bench store --records {} --tokens {}", options.records,
+                                options.tokens);
+  options.table_width = static_cast<std::size_t>(terminal_columns());
+  warn_if_busy(shell);
+  INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
+                              run_store_bench(options, shell.work_control().progress));
+  return finish(shell, args.out, report);
+}
+
 }  // namespace
 
 void add_bench_command(Command& root, Shell& shell) {
@@ -105,6 +118,14 @@ void add_bench_command(Command& root, Shell& shell) {
       .text("--contexts", args->contexts, "CONTEXT,...", "Encode contexts to compare")
       .number("--facts", args->encode.facts, 1, 10000, "Facts encoded together")
       .number("--single", args->encode.single, 1, 1000, "Facts encoded one by one")
+      .text("--out", args->out, "FILE", "Write the report there as well");
+  bench
+      .add(shell,
+           {"store", "The disk tier beside a plain file: put, get, restart, erase, compaction",
+            "inferscale bench store --records 5000 --out store.json"},
+           [&shell, args] { return run_store(shell, *args); })
+      .number("--records", args->store.records, 2, 1000000, "Records of SmolLM2-135M's shape")
+      .number("--tokens", args->store.tokens, 1, 1024, "Tokens of a record")
       .text("--out", args->out, "FILE", "Write the report there as well");
 }
 

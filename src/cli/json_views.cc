@@ -136,10 +136,16 @@ Json kv_json(const KvStoreStats& kv) {
     tiers.push_back({{"name", tier.name},
                      {"records", tier.records},
                      {"bytes", tier.bytes},
+                     {"dead_bytes", tier.dead_bytes},
                      {"budget_bytes", tier.budget_bytes},
                      {"hits", tier.hits},
                      {"evictions", tier.evictions},
-                     {"corrupt", tier.corrupt}});
+                     {"corrupt", tier.corrupt},
+                     {"torn", tier.torn},
+                     {"segments", tier.segments},
+                     {"compactions", tier.compactions},
+                     {"syncs", tier.syncs},
+                     {"degraded", tier.degraded}});
   }
   Json misses = Json::object();
   for (std::size_t i = 1; i < std::size(kv.misses_by_reason); ++i) {

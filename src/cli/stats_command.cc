@@ -28,6 +28,9 @@ std::string stats_text(const StatsReply& stats) {
     text += fmt::format("  {:8} {} records, {} of {}; {} hits, {} evictions, {} corrupt\n",
                         tier.name, tier.records, format_size(tier.bytes),
                         format_size(tier.budget_bytes), tier.hits, tier.evictions, tier.corrupt);
+    if (!tier.degraded.empty()) {
+      text += fmt::format("  {:8} takes no records: {}\n", "", tier.degraded);
+    }
   }
   return text;
 }

@@ -372,6 +372,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options) {
   if (with_disk) {
     DiskTier::Options disk_options;
     disk_options.files = options.file_system;
+    disk_options.background = options.background;
     INFERSCALE_ASSIGN_OR_RETURN(
         disk, DiskTier::open(options.directory, options.disk_budget_bytes, disk_options));
   }

@@ -56,16 +56,20 @@ Result<std::shared_ptr<const Record>> SegmentLog::read_record(const Place& place
     const auto size = file.size();  // an early end of a file that is long enough may pass
     return size.ok() && *size < place.offset + place.bytes ? status : unavailable(status.message());
   };
+  // The record first: a short read of the header would come from the disk on its own.
+  auto record = Record::read(place.record_bytes(), [&](std::span<std::byte> out) {
+    return read(place.offset + format::kEntryHeaderBytes, out);
+  });
+  INFERSCALE_RETURN_IF_ERROR(record.status());
   format::HeaderBytes bytes{};
   INFERSCALE_RETURN_IF_ERROR(read(place.offset, bytes));
   const auto header = format::decode_entry_header(place.segment->number, place.offset, bytes);
   if (!header || header->key != key || header->bytes != place.bytes ||
+      header->tag != format::record_tag((*record)->bytes()) ||
       header->state != format::EntryState::kLive) {
     return data_loss("segment entry: its header does not match");
   }
-  return Record::read(place.record_bytes(), [&](std::span<std::byte> out) {
-    return read(place.offset + format::kEntryHeaderBytes, out);
-  });
+  return record;
 }
 
 Status SegmentLog::create() {

@@ -13,7 +13,9 @@ namespace inferscale {
 namespace {
 
 namespace format = segment_format;
-constexpr std::uint64_t kResyncBytes = 1U << 20;
+constexpr std::uint64_t kFirstWindow =
+    256;  // grows, so that what is read stays near what is skipped
+constexpr std::uint64_t kLastWindow = 1U << 20;
 
 /// Within the size that was just asked for, so that an early end is a failure of the medium, which
 /// says nothing about what is stored.
@@ -78,8 +80,9 @@ class Scanner {
   Result<std::uint64_t> resync(std::uint64_t offset) {
     std::vector<std::byte> window;
     std::uint64_t at = offset + format::kAlignment;
+    std::uint64_t window_bytes = kFirstWindow;
     while (at + format::kEntryHeaderBytes <= size_) {
-      window.resize(std::min(kResyncBytes, size_ - at));
+      window.resize(std::min(window_bytes, size_ - at));
       INFERSCALE_RETURN_IF_ERROR(read_within(file_, at, window));
       const std::span<const std::byte> bytes(window);
       for (std::size_t i = 0; i + format::kEntryHeaderBytes <= bytes.size();
@@ -90,7 +93,8 @@ class Scanner {
           return at + i;
         }
       }
-      at += kResyncBytes;
+      at += window_bytes;
+      window_bytes = std::min(window_bytes * 2, kLastWindow);
     }
     return size_;
   }

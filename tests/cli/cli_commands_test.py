@@ -48,7 +48,8 @@ class Commands(CliCase):
         self.assertEqual((stats["facts"], stats["turns"], stats["facts_pending"]), (133, 175, 0))
         self.assertEqual(stats["injection"], "on")
         for tier in stats["kv"]["tiers"]:
-            self.fields(tier, name=str, records=int, bytes=int, budget_bytes=int, hits=int, evictions=int, corrupt=int)
+            self.fields(tier, name=str, records=int, bytes=int, dead_bytes=int, budget_bytes=int, hits=int, evictions=int,
+                        corrupt=int, torn=int, segments=int, compactions=int, syncs=int, degraded=str)
 
     def test_facts_of_turns_and_text_output(self):
         chat = self.write("chat.jsonl", chat_lines(3))

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "unit/kv/disk_fixture.h"
+#include "unit/kv/files.h"
 
 namespace inferscale::testing {
 namespace {
@@ -140,6 +141,28 @@ TEST(DiskDamage, SegmentsOfAnotherVersionOrNumberAreDropped) {
   EXPECT_EQ(tier->stats().records, 0U);
   EXPECT_EQ(tier->stats().corrupt, 1U);
   EXPECT_TRUE(all_files(memory, kDiskDirectory).empty());
+}
+
+TEST(DiskDamage, ReadsAndWritesSegmentsOfVersion1) {
+  const std::vector<std::byte> golden =
+      read_bytes(std::filesystem::path(INFERSCALE_SOURCE_DIR) / "tests/golden/segment-v1.isseg");
+  MemoryFileSystem memory;
+  {
+    const auto tier = open_tier(memory, 10);
+    std::vector<RecordKey> evicted;
+    ASSERT_TRUE(tier->put(key_of(1), make_tiny_record(), &evicted).ok());
+    ASSERT_TRUE(put(*tier, 2).ok());
+    ASSERT_TRUE(put(*tier, 3).ok());
+    ASSERT_TRUE(erase(*tier, {2}).ok());
+  }
+  EXPECT_EQ(file_bytes(memory, kSegment), golden);
+  MemoryFileSystem other;
+  ASSERT_TRUE(other.make_private_directory(kDiskDirectory).ok());
+  put_file(other, kSegment, golden);
+  const auto tier = open_tier(other, 10);
+  EXPECT_EQ(tier->stats().records, 2U);
+  EXPECT_TRUE(same_bytes((*tier->get(key_of(1)))->bytes(), make_tiny_record()->bytes()));
+  EXPECT_EQ(served(*tier, 3), Served::kExact);
 }
 
 TEST(DiskDamage, TheIndexFileIsAHintOnly) {
