@@ -14,12 +14,25 @@ namespace {
 
 constexpr std::size_t kSecretBytes = 32;
 
+// What a process left that was killed while it wrote the file.
+Status wipe_leftovers(const std::filesystem::path& path, FileSystem& files) {
+  const std::string start = path.filename().string() + ".tmp-";
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<FileEntry> entries, files.list(path.parent_path()));
+  for (const FileEntry& entry : entries) {
+    if (entry.name.starts_with(start)) {
+      INFERSCALE_RETURN_IF_ERROR(wipe_file(path.parent_path() / entry.name, files));
+    }
+  }
+  return {};
+}
+
 Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path& path,
                                                      FileSystem& files) {
   auto existing = read_file(path, 4096, files);
   if (existing.ok() || existing.status().code() != StatusCode::kNotFound) {
     return existing;
   }
+  INFERSCALE_RETURN_IF_ERROR(wipe_leftovers(path, files));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::byte> fresh, random_bytes(kSecretBytes));
   INFERSCALE_RETURN_IF_ERROR(write_file_atomic(path, fresh, Durability::kSync, files));
   return fresh;

@@ -94,7 +94,7 @@ void Check::check_indexes() {
 void Check::check_attended(const RecordEntry& entry) {
   for (const FactRef& attended : entry.attended_facts) {
     const auto fact = oracle_.state().facts.find(attended.id);
-    if (fact == oracle_.state().facts.end() || attended.version > fact->second.texts.size()) {
+    if (fact == oracle_.state().facts.end() || attended.version > fact->second.version) {
       problem(fmt::format("the record of {} attended to {}, which is gone", entry.fact.id,
                           attended.id));
     }
@@ -139,7 +139,7 @@ void Check::check_records() {
   for (const auto& [id, known] : oracle_.state().facts) {
     const auto fact = tested_.core->catalog().get_fact(scope_of(known.user), id);
     std::vector<FactRef> versions;
-    for (std::uint32_t version = 1; version <= known.texts.size(); ++version) {
+    for (std::uint32_t version = 1; version <= known.version; ++version) {
       versions.push_back({id, version});
     }
     const auto entries = tested_.core->catalog().records_of(versions, (*parts)->fingerprint());

@@ -113,6 +113,7 @@ int main(int argc, char** argv) {
   app.add_option("--directory", options.service.directory)->required();
   app.add_option("--model", options.service.model, "for libllama; without it the fake engine");
   app.add_option("--disk-budget", options.service.disk_budget_bytes);
+  app.add_flag("--background", options.service.background, "a thread encodes");
   app.add_flag("--script", options.script, "the scripted operations instead of random ones");
   app.add_option("--seed", options.seed);
   app.add_option("--first-marker", options.first_marker);

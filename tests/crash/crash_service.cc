@@ -15,6 +15,7 @@ Result<std::unique_ptr<CrashService>> open_crash_service(const CrashServiceOptio
   memory.model = options.model;
   memory.encode_context = "window:2";
   memory.top_j = 0;
+  memory.encode_in_background = options.background;
   memory.threads = 1;
   memory.context_tokens = 2048;
   memory.disk_budget_bytes = options.disk_budget_bytes;
@@ -58,8 +59,9 @@ Result<OracleState> CrashService::state(const Oracle& oracle) const {
       for (const FactHistoryRow& row : history) {
         known.texts.push_back(row.text);
       }
-      if (known.texts.empty() || known.texts.back() != fact.text ||
-          fact.version != known.texts.size()) {
+      known.version = fact.version;
+      if (history.empty() || history.back().text != fact.text ||
+          history.back().version != fact.version) {
         return internal_error("fact " + fact.id + " and its history disagree");
       }
     }

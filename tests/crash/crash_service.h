@@ -17,6 +17,7 @@ struct CrashServiceOptions {
   std::filesystem::path model;  ///< for libllama; empty: the fake engine
   FileSystem* files = nullptr;  ///< of the stores; null: the operating system's
   std::uint64_t disk_budget_bytes = 64ULL << 20;
+  bool background = false;  ///< a thread encodes
 };
 
 /// A memory service together with what checks look into.

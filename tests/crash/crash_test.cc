@@ -68,6 +68,9 @@ class KillRun {
     if (with_llama_) {
       arguments.insert(arguments.end(), {"--model", options_.model.string()});
     }
+    if (random_() % 2 == 0) {
+      arguments.emplace_back("--background");
+    }
     const std::optional<KillTime> kill = choose_kill(&arguments, &when);
     const ChildEnd end = run_child(arguments, kill, oracle_);
     ASSERT_EQ(end.failure, "") << when;

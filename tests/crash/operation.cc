@@ -101,6 +101,14 @@ Result<std::vector<std::string>> perform(MemoryService& service, KvStore& store,
     case OperationKind::kDeleteScope:
       status = service.remove(scope, {}, false, operation.wait, {}).status();
       break;
+    case OperationKind::kEraseOld: {
+      DeleteRequest request;
+      request.scope = scope;
+      request.ids = operation.ids;
+      request.old_versions = true;
+      status = service.remove(request, operation.wait, {}).status();
+      break;
+    }
     case OperationKind::kEncode:
       status = service.encode_pending({}).status();
       break;
@@ -175,7 +183,8 @@ Operation OperationSource::next() {
     operation.kind = OperationKind::kAsk;
     operation.texts = {"what does " + operation.user + " do at home?"};
   } else if (choice < 18) {
-    operation.kind = OperationKind::kFlush;
+    operation.kind = below(2) == 0 ? OperationKind::kFlush : OperationKind::kEraseOld;
+    operation.ids = {live[below(live.size())]};
   } else if (choice < 20) {
     operation.kind = OperationKind::kCompact;
   } else if (choice < 31) {
@@ -223,6 +232,7 @@ std::vector<Operation> scripted_operations() {
       other(OperationKind::kDelete, "ana", {"{1}"}),
       update("{2}", "ana hides lamps m6q", false),
       other(OperationKind::kCompact, "ana", {}),
+      other(OperationKind::kEraseOld, "ana", {"{0}"}),
       other(OperationKind::kDeleteScope, "bob", {}),
       other(OperationKind::kFlush, "ana", {}),
       add("ana", {"ana paints boats m7q"}, false, true),

@@ -13,7 +13,17 @@
 
 namespace inferscale::testing {
 
-enum class OperationKind { kAdd, kUpdate, kDelete, kDeleteScope, kEncode, kAsk, kCompact, kFlush };
+enum class OperationKind {
+  kAdd,
+  kUpdate,
+  kDelete,
+  kDeleteScope,
+  kEraseOld,
+  kEncode,
+  kAsk,
+  kCompact,
+  kFlush
+};
 
 /// One call of a memory service, as it is told to the process that checks it.
 struct Operation {

@@ -9,7 +9,7 @@ namespace inferscale::testing {
 std::string describe(const OracleState& state) {
   std::string text;
   for (const auto& [id, fact] : state.facts) {
-    text += fmt::format("  {} {} v{} \"{}\" turn \"{}\"\n", id, fact.user, fact.texts.size(),
+    text += fmt::format("  {} {} v{} \"{}\" turn \"{}\"\n", id, fact.user, fact.version,
                         fact.texts.back(), fact.turn);
   }
   for (const auto& [user, turns] : state.turns) {
@@ -52,15 +52,23 @@ void Oracle::apply(const Operation& operation, const std::vector<std::string>& a
       for (std::size_t i = 0; i < added.size(); ++i) {
         const std::string& text = operation.texts.at(i);
         const std::string turn = operation.with_turns ? turn_of(text) : "";
-        state_.facts[added[i]] = {operation.user, {text}, turn};
+        state_.facts[added[i]] = {operation.user, {text}, turn, 1};
         if (operation.with_turns) {
           turns.insert(turn);
         }
       }
       break;
-    case OperationKind::kUpdate:
-      state_.facts.at(operation.ids.front()).texts.push_back(operation.texts.front());
+    case OperationKind::kUpdate: {
+      OracleFact& fact = state_.facts.at(operation.ids.front());
+      fact.texts.push_back(operation.texts.front());
+      ++fact.version;
       break;
+    }
+    case OperationKind::kEraseOld: {
+      std::vector<std::string>& texts = state_.facts.at(operation.ids.front()).texts;
+      texts = {texts.back()};
+      break;
+    }
     case OperationKind::kDelete:
       for (const std::string& id : operation.ids) {
         erase(id, operation.keep_turns);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,11 +11,12 @@
 
 namespace inferscale::testing {
 
-/// A fact with every version of its text, oldest first.
+/// A fact with every version of its text that was not erased, oldest first.
 struct OracleFact {
   std::string user;
   std::vector<std::string> texts;
-  std::string turn;  ///< the one it cites; empty: none
+  std::string turn;           ///< the one it cites; empty: none
+  std::uint32_t version = 1;  ///< the live one
   friend bool operator==(const OracleFact&, const OracleFact&) = default;
 };
 

@@ -258,6 +258,15 @@ TEST_F(Verify, LeftoversAreErasedAndStrangersAreNamed) {
   EXPECT_THAT(report.checks.back().detail, ::testing::HasSubstr("README"));
 }
 
+TEST(VerifyCore, ASecretThatWasCutOffIsErasedByTheNextStart) {
+  ServiceRig rig;
+  fs::create_directories(rig.options.directory);
+  std::ofstream(rig.options.directory / "secret.tmp-abcdef") << "half a secret";
+  rig.open();
+  EXPECT_FALSE(fs::exists(rig.options.directory / "secret.tmp-abcdef"));
+  EXPECT_TRUE(rig.service->verify(VerifyLevel::kFull, {})->ok);
+}
+
 TEST_F(Verify, LinksAreReportedAndNotFollowed) {
   fs::create_symlink("/etc", data() / "kv" / "link");
   const VerifyReport found = verify();
