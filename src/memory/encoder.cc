@@ -168,7 +168,7 @@ Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
     // meanwhile does not wait for more.
     page.facts.resize(page.without_record > 0 ? page.without_record
                                               : std::min(page.facts.size(), kGroupFacts));
-    if (control.progress) {
+    if (control.progress && job.total == 0) {
       INFERSCALE_ASSIGN_OR_RETURN(
           const std::uint64_t pending,
           core_.catalog().count_to_encode(parts->fingerprint(), query.context));

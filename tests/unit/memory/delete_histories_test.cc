@@ -225,6 +225,10 @@ class History {
 
   void erase_old() {
     const int name = any_fact();
+    if (flip()) {  // while records that saw the old version are in use
+      encode();
+      update(name, false);
+    }
     DeleteRequest request = delete_ids(user(model_.facts[name].scope), {ids_[name]});
     request.old_versions = true;
     run(request, [&] { return model_.erase_old({name}); });
