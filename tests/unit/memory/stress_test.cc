@@ -105,15 +105,35 @@ void encode(Stage& stage, std::mt19937&, int) {
   ASSERT_TRUE(reply.ok()) << reply.status().to_string();
 }
 
+void export_scope(Stage& stage, std::mt19937& random, int) {
+  std::uint64_t promised = 0;
+  std::uint64_t given = 0;
+  ExportSink sink;
+  sink.begin = [&](const ExportCounts& counts) {
+    promised = counts.facts;
+    return Status();
+  };
+  sink.turn = [](const TurnView&) { return Status(); };
+  sink.fact = [&](const ExportedFact&) {
+    ++given;
+    return Status();
+  };
+  const Status status = stage.rig.service->export_scope(some_user(random), sink, {});
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(given, promised) << "an export is of one moment";
+}
+
 TEST(Stress, ConcurrentUseStaysRightAndClean) {
   ServiceRig rig;
-  rig.options.host_budget_bytes = 64U << 10;  // so that records are evicted
+  // So that records are evicted from memory and from disk, whose segments are compacted.
+  rig.options.host_budget_bytes = 64U << 10;
+  rig.options.disk_budget_bytes = 256U << 10;
   rig.options.encode_in_background = true;
   rig.open();
   rig.add(user("u0"), {"warm up"});
   Stage stage{rig};
   // Whatever else may run beside the others joins here.
-  const std::vector<Actor> actors = {add, add, update, remove, ask, ask, chat, look, encode};
+  const std::vector<Actor> actors = {add, add, update, remove, ask, ask, chat, look, encode, export_scope};
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < actors.size(); ++i) {
     threads.emplace_back([&, i] {
