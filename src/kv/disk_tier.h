@@ -68,6 +68,7 @@ class DiskTier final : public Tier {
     Hash128 scope;
     std::uint32_t readers = 0;  ///< bytes are zeroed only when there are none
     bool hidden = false;        ///< not to be served; its bytes are yet to be zeroed
+    bool twin_spoiled = false;  ///< the twin is a copy whose taking back failed half way
   };
   using StoredPtr = std::shared_ptr<Stored>;
 

@@ -70,7 +70,7 @@ Status DiskTier::copy_record(const RecordKey& key, const StoredPtr& stored) {
   Place place;
   {
     const std::lock_guard lock(mutex_);
-    if (stored->hidden || stored->twin) {
+    if (stored->hidden || (stored->twin && !stored->twin_spoiled)) {
       return Status();  // gone meanwhile, or copied by an attempt before
     }
     place = stored->at;
@@ -97,6 +97,12 @@ Status DiskTier::copy_record(const RecordKey& key, const StoredPtr& stored) {
   if (!is_wanted()) {
     return Status();
   }
+  if (stored->twin) {
+    INFERSCALE_RETURN_IF_ERROR(log_.discard(*stored->twin));
+    const std::lock_guard lock(mutex_);
+    stored->twin.reset();
+    stored->twin_spoiled = false;
+  }
   INFERSCALE_ASSIGN_OR_RETURN(Place copy, log_.append(key, (*record)->bytes()));
   const std::lock_guard lock(mutex_);
   stored->twin = std::move(copy);
@@ -106,9 +112,15 @@ Status DiskTier::copy_record(const RecordKey& key, const StoredPtr& stored) {
 void DiskTier::drop_copies(std::span<const std::pair<RecordKey, StoredPtr>> moved) {
   const std::lock_guard writing(write_mutex_);
   for (const auto& [key, stored] : moved) {
-    // A copy that stays is wiped with its record, or at the next start.
-    if (!stored->hidden && stored->twin && log_.discard(*stored->twin).ok()) {
-      const std::lock_guard lock(mutex_);
+    if (stored->hidden || !stored->twin) {
+      continue;
+    }
+    // A copy that stays, perhaps half wiped, goes with its record, at the next attempt, or at the
+    // next start.
+    const bool dropped = log_.discard(*stored->twin).ok();
+    const std::lock_guard lock(mutex_);
+    stored->twin_spoiled = !dropped;
+    if (dropped) {
       stored->twin.reset();
     }
   }
@@ -120,7 +132,8 @@ Status DiskTier::switch_over(const std::shared_ptr<Segment>& segment,
   {
     std::unique_lock lock(mutex_);
     for (const auto& [key, stored] : moved) {
-      if (!stored->hidden && stored->twin && stored->at.segment == segment) {
+      if (!stored->hidden && stored->twin && !stored->twin_spoiled &&
+          stored->at.segment == segment) {
         std::swap(stored->at, *stored->twin);
       }
     }

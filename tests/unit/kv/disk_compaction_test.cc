@@ -83,6 +83,38 @@ TEST(DiskCompaction, AFullDiskLosesNothing) {
   EXPECT_EQ(served(*tier, 3), Served::kExact);
 }
 
+/// A compaction that fails cannot always take its copies back: they must not be taken for good ones
+/// by the next attempt.
+TEST(DiskCompaction, GoesOnAfterAFailureThatLasted) {
+  for (const Fault fault : {Fault::kNoSpace, Fault::kIo, Fault::kShort}) {
+    std::uint64_t step = 1;
+    for (bool failed = true; failed; ++step) {
+      MemoryFileSystem memory;
+      FaultInjector faults;
+      FaultyFileSystem files(memory, faults);
+      const auto tier = open_tier(files, 8);
+      for (std::uint32_t number = 0; number < 8; ++number) {
+        ASSERT_TRUE(put(*tier, number).ok());
+      }
+      ASSERT_TRUE(erase(*tier, {0, 1, 2, 3}).ok());
+      faults.arm({.fault = fault, .at = step, .until_healed = true});
+      failed = !tier->compact().ok();
+      faults.heal();
+      ASSERT_TRUE(tier->compact().ok()) << "step " << step;
+      for (const std::uint32_t number : {4U, 5U, 6U, 7U}) {
+        ASSERT_EQ(served(*tier, number), Served::kExact) << "step " << step;
+        ASSERT_EQ(live_entries(memory, kDiskDirectory, Item(number).key).size(), 1U);
+      }
+      ASSERT_EQ(tier->stats().corrupt, 0U);
+      ASSERT_TRUE(erase(*tier, {4, 5, 6, 7}).ok());
+      for (std::uint32_t number = 0; number < 8; ++number) {
+        ASSERT_FALSE(leaves_bytes(memory, number));
+      }
+    }
+    EXPECT_GT(step, 10U);
+  }
+}
+
 TEST(DiskCompaction, EvictedAndReplacedRecordsLeaveNoByteOnceAnythingIsErased) {
   for (const bool punches : {true, false}) {
     MemoryFileSystem memory;
