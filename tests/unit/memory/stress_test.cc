@@ -133,7 +133,8 @@ TEST(Stress, ConcurrentUseStaysRightAndClean) {
   rig.add(user("u0"), {"warm up"});
   Stage stage{rig};
   // Whatever else may run beside the others joins here.
-  const std::vector<Actor> actors = {add, add, update, remove, ask, ask, chat, look, encode, export_scope};
+  const std::vector<Actor> actors = {add, add,  update, remove, ask,
+                                     ask, chat, look,   encode, export_scope};
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < actors.size(); ++i) {
     threads.emplace_back([&, i] {
