@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "unit/kv/segment_files.h"
 #include "unit/memory/service_rig.h"
 
 namespace inferscale {
@@ -275,24 +276,12 @@ TEST_F(Verify, LinksAreReportedAndNotFollowed) {
   expect_clean();
 }
 
-// The store's own files, whatever their format: a flipped byte of a record is found.
 TEST_F(Verify, ADamagedRecordIsFoundAndEncodedAgain) {
   const std::uint64_t before = verify().counts.records;
-  fs::path victim;
-  for (const auto& entry : fs::recursive_directory_iterator(data() / "kv")) {
-    if (entry.is_regular_file() && (victim.empty() || entry.file_size() > fs::file_size(victim))) {
-      victim = entry.path();
-    }
-  }
-  ASSERT_FALSE(victim.empty());
-  {
-    std::fstream file(victim, std::ios::in | std::ios::out | std::ios::binary);
-    const auto middle = static_cast<std::streamoff>(fs::file_size(victim) / 2);
-    file.seekg(middle);
-    const char byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(middle);
-    file.put(byte);
-  }
+  const auto records = testing::live_entries(posix_file_system(), data() / "kv");
+  ASSERT_FALSE(records.empty());
+  testing::flip_byte(posix_file_system(), records.back().path,
+                     records.back().offset + records.back().bytes / 2);
   const VerifyReport found = verify();
   EXPECT_THAT(found.problems, Contains(Field(&VerifyProblem::kind, "damaged_record")))
       << texts(found.problems);
