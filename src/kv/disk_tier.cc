@@ -155,15 +155,26 @@ Result<std::shared_ptr<const Record>> DiskTier::get(const RecordKey& key) {
     ++stored->readers;
     ++place.segment->readers;
   }
+  auto record = read_held(key, stored, place);
+  if (!record.ok()) {
+    return drop_unreadable(key, stored, place, record.status());
+  }
+  const std::lock_guard lock(mutex_);
+  ++hits_;
+  return record;
+}
+
+Result<std::shared_ptr<const Record>> DiskTier::read_held(const RecordKey& key,
+                                                          const StoredPtr& stored,
+                                                          const Place& place) {
   auto record = SegmentLog::read_record(place, key);
   {
     const std::lock_guard lock(mutex_);
     --stored->readers;
     --place.segment->readers;
-    hits_ += record.ok() ? 1 : 0;
   }
   readers_gone_.notify_all();
-  return record.ok() ? std::move(record) : drop_unreadable(key, stored, place, record.status());
+  return record;
 }
 
 Result<std::shared_ptr<const Record>> DiskTier::drop_unreadable(const RecordKey& key,

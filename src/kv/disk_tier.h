@@ -91,6 +91,10 @@ class DiskTier final : public Tier {
 
   [[nodiscard]] Status store(const RecordKey& key, const Record& record,
                              std::vector<RecordKey>* evicted);
+  /// Reads what the caller, under mutex_, has counted itself a reader of; counts it out again.
+  [[nodiscard]] Result<std::shared_ptr<const Record>> read_held(const RecordKey& key,
+                                                                const StoredPtr& stored,
+                                                                const Place& place);
   [[nodiscard]] Result<std::shared_ptr<const Record>> drop_unreadable(const RecordKey& key,
                                                                       const StoredPtr& stored,
                                                                       const Place& place,

@@ -77,13 +77,7 @@ Status DiskTier::copy_record(const RecordKey& key, const StoredPtr& stored) {
     ++stored->readers;
     ++place.segment->readers;
   }
-  auto record = SegmentLog::read_record(place, key);
-  {
-    const std::lock_guard lock(mutex_);
-    --stored->readers;
-    --place.segment->readers;
-  }
-  readers_gone_.notify_all();
+  auto record = read_held(key, stored, place);
   if (!record.ok()) {
     const auto dropped = drop_unreadable(key, stored, place, record.status());
     return record.status().code() == StatusCode::kDataLoss ? Status() : dropped.status();

@@ -6,27 +6,13 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "kv/byte_fields.h"
 #include "kv/record_format.h"
 
 namespace inferscale {
 namespace {
 
 namespace format = record_format;
-
-// Token ids and elements are used in place, so a big-endian port would have to swap them all.
-static_assert(std::endian::native == std::endian::little, "records are little endian");
-
-template <typename T>
-T load(std::span<const std::byte> bytes, std::size_t offset) {
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(value));
-  return value;
-}
-
-template <typename T>
-void store(std::byte* out, std::size_t offset, const T& value) {
-  std::memcpy(out + offset, &value, sizeof(value));
-}
 
 std::uint64_t align_up(std::uint64_t size) {
   return (size + format::kLayerAlignment - 1) / format::kLayerAlignment * format::kLayerAlignment;
@@ -49,12 +35,12 @@ Status check_envelope(std::span<const std::byte> bytes) {
   if (std::memcmp(bytes.data() + format::kMagicAt, format::kMagic, sizeof(format::kMagic)) != 0) {
     return data_loss("record magic: not a record");
   }
-  const auto version = load<std::uint32_t>(bytes, format::kVersionAt);
+  const auto version = load_field<std::uint32_t>(bytes, format::kVersionAt);
   if (version != format::kVersion) {
     return data_loss(fmt::format("record version: {} instead of {}", version, format::kVersion));
   }
   if (xxh3_128(bytes.first(format::kHeaderChecksumAt)) !=
-      load<Hash128>(bytes, format::kHeaderChecksumAt)) {
+      load_field<Hash128>(bytes, format::kHeaderChecksumAt)) {
     return data_loss("record header: checksum does not match");
   }
   return Status();
@@ -104,8 +90,8 @@ RecordLayout record_layout(const RecordMeta& meta, std::uint32_t n_tokens) {
 
 Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
   INFERSCALE_RETURN_IF_ERROR(check_envelope(bytes));
-  const auto codec = load<std::uint32_t>(bytes, format::kCodecAt);
-  const auto kind = load<std::uint32_t>(bytes, format::kContextKindAt);
+  const auto codec = load_field<std::uint32_t>(bytes, format::kCodecAt);
+  const auto kind = load_field<std::uint32_t>(bytes, format::kContextKindAt);
   // Before they are narrowed to their enums.
   if (!known_codec(codec) || !known_context_kind(kind)) {
     return data_loss(
@@ -113,25 +99,25 @@ Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
   }
   RecordHeader header;
   RecordMeta& meta = header.meta;
-  meta.model_fingerprint = load<Hash128>(bytes, format::kFingerprintAt);
-  meta.context_id = load<Hash128>(bytes, format::kContextIdAt);
-  meta.scope = load<Hash128>(bytes, format::kScopeAt);
+  meta.model_fingerprint = load_field<Hash128>(bytes, format::kFingerprintAt);
+  meta.context_id = load_field<Hash128>(bytes, format::kContextIdAt);
+  meta.scope = load_field<Hash128>(bytes, format::kScopeAt);
   meta.context_kind = static_cast<ContextKind>(kind);
   meta.codec = static_cast<KvCodec>(codec);
-  meta.shape.n_layers = load<std::uint32_t>(bytes, format::kLayerCountAt);
-  meta.shape.n_kv_heads = load<std::uint32_t>(bytes, format::kHeadCountAt);
-  meta.shape.head_dim_k = load<std::uint32_t>(bytes, format::kHeadDimKAt);
-  meta.shape.head_dim_v = load<std::uint32_t>(bytes, format::kHeadDimVAt);
-  meta.context_tokens = load<std::uint32_t>(bytes, format::kContextTokensAt);
-  meta.shard_index = load<std::uint32_t>(bytes, format::kShardIndexAt);
-  meta.shard_count = load<std::uint32_t>(bytes, format::kShardCountAt);
-  header.n_tokens = load<std::uint32_t>(bytes, format::kTokenCountAt);
-  header.token_hash = load<Hash128>(bytes, format::kTokenHashAt);
-  header.body_checksum = load<Hash128>(bytes, format::kBodyChecksumAt);
+  meta.shape.n_layers = load_field<std::uint32_t>(bytes, format::kLayerCountAt);
+  meta.shape.n_kv_heads = load_field<std::uint32_t>(bytes, format::kHeadCountAt);
+  meta.shape.head_dim_k = load_field<std::uint32_t>(bytes, format::kHeadDimKAt);
+  meta.shape.head_dim_v = load_field<std::uint32_t>(bytes, format::kHeadDimVAt);
+  meta.context_tokens = load_field<std::uint32_t>(bytes, format::kContextTokensAt);
+  meta.shard_index = load_field<std::uint32_t>(bytes, format::kShardIndexAt);
+  meta.shard_count = load_field<std::uint32_t>(bytes, format::kShardCountAt);
+  header.n_tokens = load_field<std::uint32_t>(bytes, format::kTokenCountAt);
+  header.token_hash = load_field<Hash128>(bytes, format::kTokenHashAt);
+  header.body_checksum = load_field<Hash128>(bytes, format::kBodyChecksumAt);
   if (const Status limits = check_record_limits(meta, header.n_tokens); !limits.ok()) {
     return data_loss("record header: " + limits.message());
   }
-  const auto payload_bytes = load<std::uint64_t>(bytes, format::kPayloadBytesAt);
+  const auto payload_bytes = load_field<std::uint64_t>(bytes, format::kPayloadBytesAt);
   const RecordLayout layout = record_layout(meta, header.n_tokens);
   if (payload_bytes != layout.payload_bytes || layout.total_bytes > format::kMaxRecordBytes) {
     return data_loss(fmt::format("record header: {} payload bytes do not fit its shape ({})",
@@ -142,26 +128,26 @@ Result<RecordHeader> decode_record_header(std::span<const std::byte> bytes) {
 
 void encode_record_header(const RecordHeader& header, std::byte* out) {
   const RecordMeta& meta = header.meta;
-  store(out, format::kMagicAt, format::kMagic);
-  store(out, format::kVersionAt, format::kVersion);
-  store(out, format::kCodecAt, static_cast<std::uint32_t>(meta.codec));
-  store(out, format::kContextKindAt, static_cast<std::uint32_t>(meta.context_kind));
-  store(out, format::kFingerprintAt, meta.model_fingerprint.bytes);
-  store(out, format::kContextIdAt, meta.context_id.bytes);
-  store(out, format::kScopeAt, meta.scope.bytes);
-  store(out, format::kTokenHashAt, header.token_hash.bytes);
-  store(out, format::kTokenCountAt, header.n_tokens);
-  store(out, format::kLayerCountAt, meta.shape.n_layers);
-  store(out, format::kHeadCountAt, meta.shape.n_kv_heads);
-  store(out, format::kHeadDimKAt, meta.shape.head_dim_k);
-  store(out, format::kHeadDimVAt, meta.shape.head_dim_v);
-  store(out, format::kShardIndexAt, meta.shard_index);
-  store(out, format::kShardCountAt, meta.shard_count);
-  store(out, format::kContextTokensAt, meta.context_tokens);
-  store(out, format::kPayloadBytesAt, record_layout(meta, header.n_tokens).payload_bytes);
-  store(out, format::kBodyChecksumAt, header.body_checksum.bytes);
+  store_field(out, format::kMagicAt, format::kMagic);
+  store_field(out, format::kVersionAt, format::kVersion);
+  store_field(out, format::kCodecAt, static_cast<std::uint32_t>(meta.codec));
+  store_field(out, format::kContextKindAt, static_cast<std::uint32_t>(meta.context_kind));
+  store_field(out, format::kFingerprintAt, meta.model_fingerprint.bytes);
+  store_field(out, format::kContextIdAt, meta.context_id.bytes);
+  store_field(out, format::kScopeAt, meta.scope.bytes);
+  store_field(out, format::kTokenHashAt, header.token_hash.bytes);
+  store_field(out, format::kTokenCountAt, header.n_tokens);
+  store_field(out, format::kLayerCountAt, meta.shape.n_layers);
+  store_field(out, format::kHeadCountAt, meta.shape.n_kv_heads);
+  store_field(out, format::kHeadDimKAt, meta.shape.head_dim_k);
+  store_field(out, format::kHeadDimVAt, meta.shape.head_dim_v);
+  store_field(out, format::kShardIndexAt, meta.shard_index);
+  store_field(out, format::kShardCountAt, meta.shard_count);
+  store_field(out, format::kContextTokensAt, meta.context_tokens);
+  store_field(out, format::kPayloadBytesAt, record_layout(meta, header.n_tokens).payload_bytes);
+  store_field(out, format::kBodyChecksumAt, header.body_checksum.bytes);
   const Hash128 checksum = xxh3_128(std::span(out, format::kHeaderChecksumAt));
-  store(out, format::kHeaderChecksumAt, checksum.bytes);
+  store_field(out, format::kHeaderChecksumAt, checksum.bytes);
 }
 
 }  // namespace inferscale

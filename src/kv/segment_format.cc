@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "kv/byte_fields.h"
 #include "kv/record_format.h"
 
 namespace inferscale::segment_format {
@@ -32,18 +33,6 @@ constexpr std::size_t kBytesAt = 32;
 constexpr std::size_t kTagAt = 40;
 constexpr std::size_t kChecksumAt = 48;
 
-template <typename T>
-T load(std::span<const std::byte> bytes, std::size_t offset) {
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(value));
-  return value;
-}
-
-template <typename T>
-void store(HeaderBytes& out, std::size_t offset, const T& value) {
-  std::memcpy(out.data() + offset, &value, sizeof(value));
-}
-
 /// Of an entry header, its state left out, and of where it stands.
 Hash128 entry_checksum(std::uint64_t number, std::uint64_t offset,
                        std::span<const std::byte> bytes) {
@@ -57,7 +46,7 @@ Hash128 entry_checksum(std::uint64_t number, std::uint64_t offset,
 }  // namespace
 
 std::uint64_t record_tag(std::span<const std::byte> record) {
-  return load<std::uint64_t>(record, record_format::kHeaderChecksumAt);
+  return load_field<std::uint64_t>(record, record_format::kHeaderChecksumAt);
 }
 
 std::string segment_name(std::uint64_t number) { return fmt::format("{:016x}.isseg", number); }
@@ -73,10 +62,10 @@ std::optional<std::uint64_t> segment_number(std::string_view name) {
 
 HeaderBytes encode_segment_header(std::uint64_t number) {
   HeaderBytes out{};
-  store(out, 0, kSegmentMagic);
-  store(out, kVersionAt, kVersion);
-  store(out, kNumberAt, number);
-  store(out, kChecksumAt, xxh3_128(std::span(out).first(kChecksumAt)).bytes);
+  store_field(out.data(), 0, kSegmentMagic);
+  store_field(out.data(), kVersionAt, kVersion);
+  store_field(out.data(), kNumberAt, number);
+  store_field(out.data(), kChecksumAt, xxh3_128(std::span(out).first(kChecksumAt)).bytes);
   return out;
 }
 
@@ -84,13 +73,13 @@ Status check_segment_header(std::uint64_t number, std::span<const std::byte> byt
   if (std::memcmp(bytes.data(), kSegmentMagic, sizeof(kSegmentMagic)) != 0) {
     return data_loss("segment magic: not a segment");
   }
-  if (xxh3_128(bytes.first(kChecksumAt)) != load<Hash128>(bytes, kChecksumAt)) {
+  if (xxh3_128(bytes.first(kChecksumAt)) != load_field<Hash128>(bytes, kChecksumAt)) {
     return data_loss("segment header: checksum does not match");
   }
-  if (load<std::uint32_t>(bytes, kVersionAt) != kVersion) {
+  if (load_field<std::uint32_t>(bytes, kVersionAt) != kVersion) {
     return data_loss("segment version: unknown");
   }
-  if (load<std::uint64_t>(bytes, kNumberAt) != number) {
+  if (load_field<std::uint64_t>(bytes, kNumberAt) != number) {
     return data_loss("segment number: not that of the file's name");
   }
   return Status();
@@ -99,30 +88,30 @@ Status check_segment_header(std::uint64_t number, std::span<const std::byte> byt
 HeaderBytes encode_entry_header(std::uint64_t number, std::uint64_t offset,
                                 const EntryHeader& header) {
   HeaderBytes out{};
-  store(out, 0, kEntryMagic);
-  store(out, kStateAt, encode_state(header.state));
-  store(out, kKeyAt, header.key.value.bytes);
-  store(out, kBytesAt, header.bytes);
-  store(out, kTagAt, header.tag);
-  store(out, kChecksumAt, entry_checksum(number, offset, out).bytes);
+  store_field(out.data(), 0, kEntryMagic);
+  store_field(out.data(), kStateAt, encode_state(header.state));
+  store_field(out.data(), kKeyAt, header.key.value.bytes);
+  store_field(out.data(), kBytesAt, header.bytes);
+  store_field(out.data(), kTagAt, header.tag);
+  store_field(out.data(), kChecksumAt, entry_checksum(number, offset, out).bytes);
   return out;
 }
 
 std::optional<EntryHeader> decode_entry_header(std::uint64_t number, std::uint64_t offset,
                                                std::span<const std::byte> bytes) {
   if (std::memcmp(bytes.data(), kEntryMagic, sizeof(kEntryMagic)) != 0 ||
-      entry_checksum(number, offset, bytes) != load<Hash128>(bytes, kChecksumAt)) {
+      entry_checksum(number, offset, bytes) != load_field<Hash128>(bytes, kChecksumAt)) {
     return std::nullopt;
   }
   EntryHeader header;
-  header.key.value = load<Hash128>(bytes, kKeyAt);
-  header.bytes = load<std::uint64_t>(bytes, kBytesAt);
-  header.tag = load<std::uint64_t>(bytes, kTagAt);
+  header.key.value = load_field<Hash128>(bytes, kKeyAt);
+  header.bytes = load_field<std::uint64_t>(bytes, kBytesAt);
+  header.tag = load_field<std::uint64_t>(bytes, kTagAt);
   if (header.bytes < kEntryHeaderBytes || header.bytes % kAlignment != 0 ||
       header.bytes > kEntryHeaderBytes + record_format::kMaxRecordBytes) {
     return std::nullopt;
   }
-  const auto state = load<StateBytes>(bytes, kStateAt);
+  const auto state = load_field<StateBytes>(bytes, kStateAt);
   header.state = state == kLiveState    ? EntryState::kLive
                  : state == kCleanState ? EntryState::kClean
                                         : EntryState::kErased;

@@ -105,6 +105,15 @@ Result<std::vector<FactVersion>> load_history(Connection& connection, std::int64
   return versions;
 }
 
+Result<std::optional<std::string>> find_duplicate(Connection& connection, std::int64_t scope,
+                                                  const Hash128& hash) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare("SELECT id FROM facts WHERE scope = ?1 AND content_hash = ?2"));
+  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope, hash).step());
+  return found ? std::optional<std::string>(statement.text(0)) : std::nullopt;
+}
+
 Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time) {
   HashMessage message;
   message.add_text(text).add_u32(event_time ? 1 : 0);

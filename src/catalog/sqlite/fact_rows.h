@@ -37,6 +37,11 @@ struct FactRow {
 [[nodiscard]] Result<std::vector<FactVersion>> load_history(Connection& connection,
                                                             std::int64_t fact);
 
+/// The id of the live fact of this scope with this content_hash; nothing when there is none.
+[[nodiscard]] Result<std::optional<std::string>> find_duplicate(Connection& connection,
+                                                                std::int64_t scope,
+                                                                const Hash128& hash);
+
 /// What makes two facts of a scope the same fact.
 [[nodiscard]] Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time);
 [[nodiscard]] Status insert_sources(Connection& connection, std::int64_t fact,

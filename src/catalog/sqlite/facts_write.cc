@@ -24,15 +24,6 @@ Result<std::vector<std::string>> make_ids(std::size_t count) {
   return ids;
 }
 
-Result<std::optional<std::string>> find_duplicate(Connection& connection, std::int64_t scope,
-                                                  const Hash128& hash) {
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare("SELECT id FROM facts WHERE scope = ?1 AND content_hash = ?2"));
-  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope, hash).step());
-  return found ? std::optional<std::string>(statement.text(0)) : std::nullopt;
-}
-
 /// One item of a batch. `id` is used unless the fact is there already.
 Result<AddOutcome> add_one(Connection& connection, KeywordTokenizer& tokenizer, const NewFact& item,
                            const ScopeRow& scope, std::string id, TimestampUs now) {

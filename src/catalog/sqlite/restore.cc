@@ -106,17 +106,6 @@ Status compare(Connection& connection, const FactRow& row, const RestoredFact& i
                     row.fact.id, row.fact.version, item.fact.version));
 }
 
-/// Another live fact of the scope that says the same: nothing is lost by leaving this one out,
-/// unless it has more to it.
-Result<std::optional<std::string>> find_same_text(Connection& connection, std::int64_t scope,
-                                                  const Hash128& hash) {
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare("SELECT id FROM facts WHERE scope = ?1 AND content_hash = ?2"));
-  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope, hash).step());
-  return found ? std::optional<std::string>(statement.text(0)) : std::nullopt;
-}
-
 Status insert_history(Connection& connection, std::int64_t fact,
                       const std::vector<FactVersion>& history) {
   for (const FactVersion& version : history) {
@@ -171,7 +160,7 @@ Result<RestoreOutcome> restore_fact(Connection& connection, KeywordTokenizer& to
   const Hash128 hash = content_hash(item.fact.text, item.fact.event_time);
   INFERSCALE_ASSIGN_OR_RETURN(const ScopeRow scope, ensure_scope(connection, item.fact.scope));
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<std::string> same,
-                              find_same_text(connection, scope.pk, hash));
+                              find_duplicate(connection, scope.pk, hash));
   if (same) {
     INFERSCALE_ASSIGN_OR_RETURN(const std::optional<FactRow> other, find_fact(connection, *same));
     const bool more = !item.history.empty() ||

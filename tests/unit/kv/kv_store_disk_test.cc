@@ -26,15 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-std::vector<Item> put_items(KvStore& store, std::uint32_t count) {
-  std::vector<Item> items;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    items.emplace_back(i);
-    EXPECT_TRUE(store.put(items.back().key, items.back().record()).ok());
-  }
-  return items;
-}
-
 /// Counts warnings while it lives.
 class WarningCounter {
  public:

@@ -14,15 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<Item> put_items(KvStore& store, std::uint32_t count) {
-  std::vector<Item> items;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    items.emplace_back(i);
-    EXPECT_TRUE(store.put(items.back().key, items.back().record()).ok());
-  }
-  return items;
-}
-
 TEST(KvStorePolicy, LeasesNeverExceedTheHostBudget) {
   const TempDirectory directory;
   const auto store = open_disk_store(directory.path(), 2, 100);

@@ -63,6 +63,15 @@ inline std::unique_ptr<KvStore> open_disk_store(const std::filesystem::path& dir
                      .file_system = files});
 }
 
+inline std::vector<Item> put_items(KvStore& store, std::uint32_t count) {
+  std::vector<Item> items;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    items.emplace_back(i);
+    EXPECT_TRUE(store.put(items.back().key, items.back().record()).ok());
+  }
+  return items;
+}
+
 inline Lease acquire(KvStore& store, const RecordRequest& request) {
   return std::move(store.acquire({&request, 1}).front());
 }
