@@ -119,10 +119,11 @@ Result<std::uint32_t> calibrate_top_j(ServiceCore& core, const WorkControl& cont
   }
   if (spread > kMaxSpread) {
     log_message(LogLevel::kInfo,
-                fmt::format("top_j {} for now: the machine is too busy to measure it (equal runs "
+                fmt::format("top_j 0 for now: the machine is too busy to measure it (equal runs "
                             "differ by {:.1f} x); inferscale calibrate measures it again",
-                            best, spread));
-    return best;
+                            spread));
+    core.defer_calibration();
+    return 0U;
   }
   const std::string value = fmt::format("{} (calibrated {}, one fact as text costs {:.2f} x TTFT)",
                                         best, format_rfc3339(now_us()).substr(0, 10), first.value);
@@ -138,6 +139,9 @@ Result<std::uint32_t> calibrated_top_j(ServiceCore& core, const WorkControl& con
   if (stored &&
       std::from_chars(stored->data(), stored->data() + stored->size(), value).ec == std::errc()) {
     return value;
+  }
+  if (core.calibration_deferred()) {
+    return 0U;
   }
   return calibrate_top_j(core, control);
 }

@@ -13,8 +13,8 @@ namespace inferscale {
 /// that answers do not change from start to start.
 [[nodiscard]] Result<std::uint32_t> calibrated_top_j(ServiceCore& core, const WorkControl& control);
 /// Measures and stores it again.
-/// On a machine too busy to tell (the same run takes very different times) the value is used, but
-/// not kept.
+/// On a machine too busy to tell (the same run takes very different times) it is 0 and not kept:
+/// the next process measures it, not the next answer.
 [[nodiscard]] Result<std::uint32_t> calibrate_top_j(ServiceCore& core, const WorkControl& control);
 /// What is stored, in words; for stats.
 [[nodiscard]] Result<std::optional<std::string>> describe_top_j(ServiceCore& core,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -74,6 +75,10 @@ class ServiceCore {
   /// Meta of records that this service writes now, but for context id and scope.
   [[nodiscard]] RecordMeta record_meta(const EngineParts& parts) const;
 
+  /// The machine was too busy to measure `top_j`: not tried again in this process unless asked to.
+  void defer_calibration() { calibration_deferred_ = true; }
+  [[nodiscard]] bool calibration_deferred() const { return calibration_deferred_; }
+
   /// What prefilling takes with this engine, learned from the answers.
   [[nodiscard]] PrefillRate& prefill_rate() { return prefill_rate_; }
 
@@ -104,6 +109,7 @@ class ServiceCore {
   std::unique_ptr<Retriever> retriever_;
 
   PrefillRate prefill_rate_;
+  std::atomic<bool> calibration_deferred_{false};
   std::mutex record_mutex_;
 };
 

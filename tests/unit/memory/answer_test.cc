@@ -54,6 +54,17 @@ TEST(Answer, OneFactWithoutKvCostsItsOwnTokensOnly) {
   EXPECT_EQ(injected_facts(rig.ask(user("ana"), "What is Ana allergic to?")), 5U);
 }
 
+TEST(Answer, TopJIsMeasuredOnceAProcessHoweverBusyTheMachine) {
+  ServiceRig rig;
+  rig.options.top_j.reset();
+  rig.open();
+  rig.add(user("ana"), kFacts);
+  (void)rig.ask(user("ana"), "Where does Ana live?");
+  rig.engine->clear_calls();
+  (void)rig.ask(user("ana"), "Where does Ana live?");
+  EXPECT_EQ(rig.engine->calls().size(), 1U) << "the answer alone";
+}
+
 TEST(Answer, ColdHeaderIsPrefilledOnceAndSaidSo) {
   ServiceRig rig;
   rig.open();
