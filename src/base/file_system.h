@@ -57,6 +57,11 @@ struct FileEntry {
   bool is_directory = false;
 };
 
+struct FileSpace {
+  std::uint64_t free = 0;  ///< what this user may still write
+  std::uint64_t total = 0;
+};
+
 struct FileInfo {
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;
@@ -82,6 +87,8 @@ class FileSystem {
   [[nodiscard]] virtual Result<std::vector<FileEntry>> list(
       const std::filesystem::path& directory) = 0;
   [[nodiscard]] virtual Result<FileInfo> info(const std::filesystem::path& path) = 0;
+  /// Of the medium that holds the directory.
+  [[nodiscard]] virtual Result<FileSpace> space(const std::filesystem::path& directory) = 0;
   /// With its parents, mode 0700; survives a power cut when it returns. kOk when it exists. Errors:
   /// kUnavailable also when something else than a directory is in the way.
   [[nodiscard]] virtual Status make_private_directory(const std::filesystem::path& path) = 0;

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -201,6 +202,7 @@ class PosixFileSystem final : public FileSystem {
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, OpenMode mode) override;
   Result<std::vector<FileEntry>> list(const std::filesystem::path& directory) override;
   Result<FileInfo> info(const std::filesystem::path& path) override;
+  Result<FileSpace> space(const std::filesystem::path& directory) override;
   Status make_private_directory(const std::filesystem::path& path) override;
   Status rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Status remove(const std::filesystem::path& path) override;
@@ -263,6 +265,16 @@ Result<FileInfo> PosixFileSystem::info(const std::filesystem::path& path) {
   result.size = static_cast<std::uint64_t>(info.st_size);
   result.modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   return result;
+}
+
+Result<FileSpace> PosixFileSystem::space(const std::filesystem::path& directory) {
+  INFERSCALE_RETURN_IF_ERROR(check_path(directory));
+  struct statvfs info {};
+  if (retrying([&] { return ::statvfs(directory.c_str(), &info); }) != 0) {
+    return failed("inspect", directory, errno);
+  }
+  return FileSpace{std::uint64_t{info.f_bavail} * info.f_frsize,
+                   std::uint64_t{info.f_blocks} * info.f_frsize};
 }
 
 bool directory_exists(const std::filesystem::path& path) {

@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "cli/command.h"
 #include "cli/json_views.h"
+#include "cli/paths.h"
 
 namespace inferscale::cli {
 namespace {
@@ -15,8 +19,7 @@ VerifyReport not_opened(const Status& status) {
   VerifyReport report;
   report.checks.push_back({"open", false, status.message(), 0});
   report.problems.push_back({"catalog_unreadable", status.message(),
-                             "restore a backup of catalog.sqlite, or remove the whole directory to "
-                             "start anew"});
+                             "do what it says; repair needs a directory that can be opened"});
   report.counts.problems = 1;
   return report;
 }
@@ -38,7 +41,19 @@ int exit_code(const VerifyReport& report) {
   return report.ok ? 0 : error_row(StatusCode::kDataLoss).exit_code;
 }
 
+/// Other commands make the directory; one that looks must not, lest a slip of the pen look healthy.
+Status check_exists(const Shell& shell) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::filesystem::path directory,
+                              data_directory(shell.options().data));
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) {
+    return Status();
+  }
+  return not_found("no data directory at " + directory.string() + "; name it with --data");
+}
+
 Result<int> run_verify(Shell& shell, const VerifyArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(check_exists(shell));
   const Result<std::unique_ptr<MemoryService>> service = shell.open_service(ModelNeed::kIfPresent);
   if (!service.ok() && service.status().code() != StatusCode::kDataLoss) {
     return service.status();
@@ -61,6 +76,7 @@ Result<int> run_verify(Shell& shell, const VerifyArgs& args) {
 }
 
 Result<int> run_repair(Shell& shell) {
+  INFERSCALE_RETURN_IF_ERROR(check_exists(shell));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<MemoryService> service,
                               shell.open_service(ModelNeed::kIfPresent));
   INFERSCALE_ASSIGN_OR_RETURN(const RepairReport report, service->repair(shell.work_control()));

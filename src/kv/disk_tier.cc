@@ -43,6 +43,10 @@ Status DiskTier::store(const RecordKey& key, const Record& record,
         fits = room.ok() && *room;
       }
       if (fits) {
+        status = check_reserve(need);
+        fits = status.ok();
+      }
+      if (fits) {
         Result<Place> place = log_.append(key, record.bytes());
         status = place.status();
         if (place.ok()) {
@@ -61,6 +65,23 @@ Status DiskTier::store(const RecordKey& key, const Record& record,
     Status ignored;  // logged; then more has to give way
     may_compact = compact_one(true, &ignored);
   }
+}
+
+// Records are a cache; the catalog beside them is not, and needs room even to erase something.
+Status DiskTier::check_reserve(std::uint64_t need) {
+  constexpr std::uint64_t kMost = 64ULL << 20;
+  const auto space = files_.space(directory_);
+  if (!space.ok()) {
+    return Status();  // the write will tell
+  }
+  const std::uint64_t reserve = std::min(kMost, space->total / 8);
+  if (space->free >= reserve + need) {
+    return Status();
+  }
+  return unavailable(
+      fmt::format("{} has {} bytes free, of which {} are kept for the catalog: free "
+                  "space on that disk",
+                  directory_.string(), space->free, reserve));
 }
 
 Status DiskTier::drop_old(const RecordKey& key) {

@@ -88,6 +88,7 @@ class DiskTier final : public Tier {
                                        std::vector<RecordKey>* evicted);
   [[nodiscard]] std::vector<std::pair<RecordKey, StoredPtr>> hide(std::span<const RecordKey> keys);
   void note_outcome(const Status& written);
+  [[nodiscard]] Status check_reserve(std::uint64_t need);
 
   [[nodiscard]] Status store(const RecordKey& key, const Record& record,
                              std::vector<RecordKey>* evicted);

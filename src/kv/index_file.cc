@@ -55,6 +55,11 @@ bool fits(const IndexFile::Entry& entry, const std::map<std::uint64_t, std::uint
 
 }  // namespace
 
+bool is_disk_tier_file(std::string_view name) {
+  return segment_format::segment_number(name).has_value() || name == IndexFile::kName ||
+         name == kTemporaryName;
+}
+
 std::vector<std::byte> encode_index(const IndexFile& index) {
   Writer writer;
   writer.out.reserve(kHeaderBytes + index.segments.size() * kSegmentBytes +

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/file_system.h"
@@ -34,6 +35,9 @@ struct IndexFile {
 
   static constexpr const char* kName = "index";
 };
+
+/// Whether the disk tier gives its files such names.
+[[nodiscard]] bool is_disk_tier_file(std::string_view name);
 
 [[nodiscard]] std::vector<std::byte> encode_index(const IndexFile& index);
 /// Nothing unless the bytes are what `encode_index` makes and fit each other: every entry lies

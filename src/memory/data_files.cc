@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/log.h"
+#include "kv/index_file.h"
 
 namespace inferscale {
 namespace {
@@ -46,6 +47,8 @@ void judge(const fs::path& path, bool top, DataFiles& files) {
   } else if (top && std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
     files.foreign.push_back(path);
     return;  // somebody else's: its modes are theirs, the directory's keep others out
+  } else if (!top && (S_ISDIR(info.st_mode) || !is_disk_tier_file(name))) {
+    files.unknown.push_back(path);
   }
   if ((info.st_mode & kRights) != wanted_mode(info.st_mode)) {
     files.open_to_others.push_back(path);

@@ -16,6 +16,7 @@ struct DataFiles {
   std::vector<std::filesystem::path> leftovers;  ///< temporary files of a write that was cut off
   std::vector<std::filesystem::path> foreign;    ///< names that InferScale does not give
   std::vector<std::filesystem::path> odd;        ///< links, pipes, devices: never followed
+  std::vector<std::filesystem::path> unknown;    ///< below `kv`, but nothing that the store writes
 };
 
 /// Reads the directory, `kv` and all below it. Files that vanish meanwhile are passed over.

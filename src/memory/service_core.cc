@@ -43,6 +43,11 @@ Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path
 Status check_catalog_not_lost(const std::filesystem::path& directory) {
   std::error_code error;
   const std::filesystem::path catalog = directory / "catalog.sqlite";
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(catalog, error))) {
+    return unavailable(catalog.string() +
+                       ": a symbolic link, and what it points to is not followed; put the file "
+                       "itself here, or make the whole data directory a link");
+  }
   if (!std::filesystem::exists(directory / "secret", error)) {
     return {};
   }

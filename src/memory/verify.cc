@@ -95,9 +95,11 @@ Status verify_files(ServiceCore& core, VerifyReport& report) {
              "repair erases it", report);
   list_paths(files.odd, "odd_file", "neither a file nor a folder",
              "InferScale never makes one and does not follow it: remove it", report);
+  list_paths(files.unknown, "unknown_file", "not a file that the store writes; it may hold KV",
+             "deletes do not reach it: look what it is, and remove it", report);
   report.counts.foreign_files = files.foreign.size();
-  const std::uint64_t problems =
-      files.open_to_others.size() + files.leftovers.size() + files.odd.size();
+  const std::uint64_t problems = files.open_to_others.size() + files.leftovers.size() +
+                                 files.odd.size() + files.unknown.size();
   std::string detail = summary(files.count, "files and folders", problems);
   for (const std::filesystem::path& path : files.foreign) {
     detail += fmt::format("{}{}", &path == files.foreign.data() ? "; not InferScale's: " : ", ",

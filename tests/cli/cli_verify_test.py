@@ -53,6 +53,12 @@ class Verify(CliCase):
         self.assertEqual(self.ok("repair")["actions"], [])
         self.assertEqual(self.ok("verify")["counts"]["facts"], 5)
 
+    def test_a_directory_that_is_not_there_is_not_made(self):
+        for command in ("verify", "repair"):
+            missing = self.data.parent / "no such directory"
+            self.fails(3, "kNotFound", command, data=missing)
+            self.assertFalse(missing.exists())
+
     def test_a_catalog_that_cannot_be_opened(self):
         (self.data / "catalog.sqlite").write_bytes(b"not a database" * 1000)
         reply = self.run_cli("verify", "--json")

@@ -93,6 +93,10 @@ Result<FileInfo> FaultyFileSystem::info(const std::filesystem::path& path) {
   return files_.info(path);
 }
 
+Result<FileSpace> FaultyFileSystem::space(const std::filesystem::path& directory) {
+  return files_.space(directory);
+}
+
 Status FaultyFileSystem::make_private_directory(const std::filesystem::path& path) {
   if (!files_.list(path).ok()) {
     INFERSCALE_RETURN_IF_ERROR(

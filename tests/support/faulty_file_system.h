@@ -18,6 +18,7 @@ class FaultyFileSystem final : public FileSystem {
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, OpenMode mode) override;
   Result<std::vector<FileEntry>> list(const std::filesystem::path& directory) override;
   Result<FileInfo> info(const std::filesystem::path& path) override;
+  Result<FileSpace> space(const std::filesystem::path& directory) override;
   Status make_private_directory(const std::filesystem::path& path) override;
   Status rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Status remove(const std::filesystem::path& path) override;

@@ -266,6 +266,17 @@ Result<FileInfo> MemoryFileSystem::info(const std::filesystem::path& path) {
   return FileInfo{found->second->content.size(), found->second->modified_ns};
 }
 
+Result<FileSpace> MemoryFileSystem::space(const std::filesystem::path&) {
+  constexpr std::uint64_t kTotal = 1ULL << 40;
+  const std::lock_guard lock(mutex_);
+  return FileSpace{free_bytes_.value_or(kTotal), kTotal};
+}
+
+void MemoryFileSystem::set_free_bytes(std::optional<std::uint64_t> bytes) {
+  const std::lock_guard lock(mutex_);
+  free_bytes_ = bytes;
+}
+
 Status MemoryFileSystem::make_private_directory(const std::filesystem::path& path) {
   const std::lock_guard lock(mutex_);
   INFERSCALE_ASSIGN_OR_RETURN(const std::string name, normal(path));

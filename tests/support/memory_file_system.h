@@ -24,6 +24,7 @@ class MemoryFileSystem final : public FileSystem {
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, OpenMode mode) override;
   Result<std::vector<FileEntry>> list(const std::filesystem::path& directory) override;
   Result<FileInfo> info(const std::filesystem::path& path) override;
+  Result<FileSpace> space(const std::filesystem::path& directory) override;
   Status make_private_directory(const std::filesystem::path& path) override;
   Status rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Status remove(const std::filesystem::path& path) override;
@@ -41,6 +42,8 @@ class MemoryFileSystem final : public FileSystem {
 
   /// Whether `punch` works, as on most file systems, or returns false. At first it does.
   void set_punches(bool punches);
+  /// What `space` says is free; unset: as much as there is. Writes are not held to it.
+  void set_free_bytes(std::optional<std::uint64_t> bytes);
 
  private:
   struct Node;
@@ -60,6 +63,7 @@ class MemoryFileSystem final : public FileSystem {
   std::uint64_t power_cuts_ = 0;
   std::int64_t now_ns_ = 0;  // a clock that ticks with every change
   bool punches_ = true;
+  std::optional<std::uint64_t> free_bytes_;
 };
 
 }  // namespace inferscale::testing

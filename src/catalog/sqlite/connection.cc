@@ -11,8 +11,13 @@
 namespace inferscale::sqlite {
 namespace {
 
+/// How SQLite says that there is no room for the memory that its processes share (the -shm file).
+constexpr int kNoRoomForShm = SQLITE_IOERR_SHMSIZE;
+
+int primary_code(int rc) { return rc == kNoRoomForShm ? SQLITE_FULL : rc & 0xFF; }
+
 StatusCode code_of(int rc) {
-  switch (rc & 0xFF) {
+  switch (primary_code(rc)) {
     case SQLITE_FULL:
     case SQLITE_NOMEM:
       return StatusCode::kResourceExhausted;
@@ -38,10 +43,9 @@ StatusCode code_of(int rc) {
 }
 
 const char* advice_of(int rc) {
-  switch (rc & 0xFF) {
+  switch (primary_code(rc)) {
     case SQLITE_FULL:
-      return "free space on that disk or raise the catalog's size limit, then repeat the "
-             "operation; "
+      return "free space on that disk (what is in kv/ is only a cache), then repeat the operation; "
              "nothing was written";
     case SQLITE_NOMEM:
       return "free memory, then repeat the operation";
@@ -49,8 +53,8 @@ const char* advice_of(int rc) {
       return "a value is larger than the database accepts";
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return "the file is damaged or not a catalog: restore it from a backup, or move it away to "
-             "start an empty one";
+      return "the file is damaged or not a catalog: restore it from a backup, or remove the whole "
+             "data directory to start anew";
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return "another program is using the file: close it, then repeat the operation";

@@ -1,5 +1,7 @@
 // Mending what check.cc finds. Facts, turns and history are never removed; what is derived from
 // them is made again or dropped.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "catalog/sqlite/fact_check.h"
@@ -58,11 +60,16 @@ Status drop_doomed(Connection& connection, CatalogRepair& repair) {
 }
 
 Status mend_facts(Session& session, CatalogRepair& repair) {
+  constexpr std::size_t kMostNamed = 100;
   std::vector<std::int64_t> bad;
+  std::vector<std::string> doubtful;
   INFERSCALE_RETURN_IF_ERROR(for_each_bad_fact(session, [&](const BadFact& fact) {
     const std::string_view kind = fact.kind;
     if (kind == "fact_hash" || kind == "fact_words") {
       bad.push_back(fact.pk);
+    }
+    if (kind == "fact_hash" && doubtful.size() < kMostNamed) {
+      doubtful.push_back(fact.id);
     }
   }));
   std::int64_t mended = 0;
@@ -74,6 +81,13 @@ Status mend_facts(Session& session, CatalogRepair& repair) {
     mended += status.ok() ? 1 : 0;
   }
   note(repair, "facts' hashes and word counts derived again", mended);
+  for (const std::string& id : doubtful) {
+    note(repair,
+         fmt::format("fact {}: its hash did not fit its text, one of the two was damaged: read it, "
+                     "and update or delete it if the text is wrong",
+                     id),
+         1);
+  }
   return Status();
 }
 

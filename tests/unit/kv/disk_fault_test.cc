@@ -171,6 +171,22 @@ void expect_sound(MemoryFileSystem& memory, std::uint64_t budget_bytes, const Sc
   }
 }
 
+TEST(DiskFault, TheLastSpaceIsLeftToTheCatalog) {
+  MemoryFileSystem memory;
+  const auto tier = open_tier(memory);
+  ASSERT_TRUE(put(*tier, 0).ok());
+  memory.set_free_bytes((64U << 20) + 100);
+  const Status refused = put(*tier, 1);
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_NE(refused.message().find("kept for the catalog"), std::string::npos);
+  EXPECT_NE(tier->stats().degraded, "");
+  EXPECT_EQ(served(*tier, 0), Served::kExact);
+  EXPECT_TRUE(erase(*tier, {0}).ok()) << "which needs no space";
+  memory.set_free_bytes(std::nullopt);
+  EXPECT_TRUE(put(*tier, 1).ok());
+  EXPECT_EQ(tier->stats().degraded, "");
+}
+
 TEST(DiskFault, TheScriptItselfIsSound) {
   for (const Budget& budget : budgets()) {
     MemoryFileSystem memory;

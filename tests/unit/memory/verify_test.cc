@@ -259,6 +259,38 @@ TEST_F(Verify, LeftoversAreErasedAndStrangersAreNamed) {
   EXPECT_THAT(report.checks.back().detail, ::testing::HasSubstr("README"));
 }
 
+TEST_F(Verify, UnknownFilesAmongTheRecordsAreReportedSinceDeletesDoNotReachThem) {
+  fs::create_directory(data() / "kv" / "ab");
+  ::chmod((data() / "kv" / "ab").c_str(), 0700);
+  std::ofstream(data() / "kv" / "ab" / "old.iskv") << "token ids, keys and values";
+  ::chmod((data() / "kv" / "ab" / "old.iskv").c_str(), 0600);
+  const VerifyReport found = verify();
+  EXPECT_FALSE(found.ok);
+  EXPECT_EQ(found.counts.problems, 2U);
+  EXPECT_THAT(found.problems, Contains(Field(&VerifyProblem::kind, "unknown_file")));
+  fs::remove_all(data() / "kv" / "ab");
+  expect_clean();
+}
+
+TEST_F(Verify, ALinkedCatalogIsNotFollowed) {
+  rig_.service.reset();
+  const fs::path elsewhere = data().parent_path() / "elsewhere.sqlite";
+  fs::rename(data() / "catalog.sqlite", elsewhere);
+  fs::create_symlink(elsewhere, data() / "catalog.sqlite");
+  const auto opened = MemoryService::open(rig_.options);
+  EXPECT_EQ(opened.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(opened.status().message().find("symbolic link"), std::string::npos);
+}
+
+TEST_F(Verify, AFactWhoseHashDidNotFitIsNamedByRepair) {
+  tamper("UPDATE facts SET content_hash = zeroblob(16) WHERE pk = 1");
+  const auto repaired = rig_.service->repair({});
+  ASSERT_TRUE(repaired.ok());
+  EXPECT_TRUE(repaired->after.ok);
+  EXPECT_THAT(repaired->actions,
+              Contains(Field(&RepairAction::what, ::testing::HasSubstr(ids_[0]))));
+}
+
 TEST(VerifyCore, ASecretThatWasCutOffIsErasedByTheNextStart) {
   ServiceRig rig;
   fs::create_directories(rig.options.directory);
