@@ -1,6 +1,7 @@
 """export, and import of what it wrote."""
 import json
 import os
+import subprocess
 import time
 import unittest
 from pathlib import Path
@@ -81,6 +82,72 @@ class Export(CliCase):
         self.assertEqual(reply.code, 8)
         self.assertEqual([e["code"] for e in reply.json["errors"]], ["kConflict"])
         self.assertIn("line 202", reply.json["errors"][0]["message"])
+
+    def test_salvage_of_a_damaged_end(self):
+        lines = self.file.read_bytes().splitlines(keepends=True)
+        for end in (b"", b"garbage\n", lines[-1].replace(b'"lines":401', b'"lines":400')):
+            self.file.write_bytes(b"".join(lines[:-1]) + end)
+            self.fails(5, "kDataLoss", "import", self.file, "--no-wait", data=self.other)
+            reply = self.run_cli("import", self.file, "--dry-run", "--salvage", "--json", data=self.other)
+            self.assertEqual((reply.code, reply.json["facts_added"]), (5 if end != b"garbage\n" else 2, 200))
+            for error in reply.json["errors"]:
+                self.assertLess(error["item"], len(lines))
+
+    def test_never_into_the_data_directory(self):
+        link = self.root / "link"
+        link.symlink_to(self.data)
+        before = {path.name: path.stat().st_ino for path in self.data.iterdir()}
+        secret = (self.data / "secret").read_bytes()
+        for target in (self.data / "catalog.sqlite", self.data / "secret", link / "secret", self.data / "new.jsonl",
+                       self.data / "kv" / "new.jsonl", self.root / "nowhere" / ".." / "data" / "new.jsonl"):
+            with self.subTest(target=target):
+                message = self.fails(2, "kInvalidArgument", "export", "--output", target)
+                self.assertIn(str(target), message)
+                self.assertIn("data directory", message)
+        for name, inode in before.items():
+            if (self.data / name).exists() or not name.endswith(("-wal", "-shm")):
+                self.assertEqual((self.data / name).stat().st_ino, inode, name)
+        self.assertEqual((self.data / "secret").read_bytes(), secret)
+        self.assertEqual(list(self.data.rglob("*.part-*")) + list(self.data.rglob("new.jsonl")), [])
+        self.assertTrue(self.ok("verify")["ok"])
+
+    def test_directories_and_links_are_refused(self):
+        self.assertIn("directory", self.fails(2, "kInvalidArgument", "export", "--output", self.root))
+        kept = self.write("kept.jsonl", "kept")
+        for name, target in (("to-file", kept), ("to-secret", self.data / "secret"), ("to-nothing", self.root / "new")):
+            link = self.root / name
+            link.symlink_to(target)
+            self.fails(2, "kInvalidArgument", "export", "--output", link)
+            self.assertTrue(link.is_symlink())
+        self.assertEqual(kept.read_bytes(), b"kept")
+        self.assertFalse((self.root / "new").exists())
+        self.assertEqual(list(self.root.glob("*.part-*")), [])
+
+    def test_pipes_and_devices_are_written(self):
+        fifo = self.root / "fifo"
+        os.mkfifo(fifo)
+        link = self.root / "link-to-fifo"
+        link.symlink_to(fifo)
+        for target in (fifo, link):
+            process = self.start("export", "--output", target)
+            with open(fifo, "rb") as reader:
+                self.assertEqual(reader.read().split(b"\n", 1)[1], self.file.read_bytes().split(b"\n", 1)[1])
+            self.assertEqual(process.wait(timeout=60), 0)
+            self.assertTrue(fifo.is_fifo())
+        self.assertTrue(link.is_symlink())
+        null = self.root / "link-to-null"  # what a link to a device leads to, a user may write
+        null.symlink_to("/dev/null")
+        for target in ("/dev/null", null):
+            self.assertEqual(self.ok("export", "--output", target)["facts"], 200)
+        self.assertTrue(Path("/dev/null").is_char_device() and null.is_symlink())
+
+    def test_named_stdout_keeps_what_stands_there(self):
+        for name in ("-", "/dev/stdout"):
+            kept = self.write("appended", "before\n")
+            with open(kept, "ab") as out:
+                subprocess.run(self.command("export", "--output", name), env=self.env, stdout=out, check=True)
+            self.assertEqual(kept.read_bytes().split(b"\n", 2)[0::2],
+                             [b"before", self.file.read_bytes().split(b"\n", 1)[1]])
 
     def test_usage(self):
         self.fails(2, "kInvalidArgument", "import", self.root / "chat.jsonl", "--dry-run")

@@ -141,6 +141,23 @@ TEST(SplitText, LosesNothingAndKeepsCodePointsWhole) {
   EXPECT_THAT(split_text("ääääää", 8), ElementsAre("ääää", "ää"));
 }
 
+TEST(ImportExport, ByteOrderMarkIsNamed) {
+  const std::string header = "\xEF\xBB\xBF{\"format\":\"inferscale\",\"version\":1,\"scope\":{}}\n";
+  for (const ImportFormat format : {ImportFormat::kAuto, ImportFormat::kInferscale}) {
+    ImportOptions options;
+    options.format = format;
+    const auto batch = parse_import(header, options);
+    EXPECT_EQ(batch.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(batch.status().message(), HasSubstr("byte order mark"));
+  }
+}
+
+TEST(ImportExport, IsAmongTheFormatsThatAreListed) {
+  const auto batch = parse_import("{\"a\":1}\n{\"b\":2}\n", {});
+  EXPECT_EQ(batch.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(batch.status().message(), HasSubstr("openai|mem0|locomo|inferscale"));
+}
+
 TEST(ImportMem0, ReadsExportsAndKeepsTheId) {
   const std::string item =
       R"({"id":"m1","memory":"Likes tea","user_id":"bob","metadata":{"user_id":"eve","n":1},)"

@@ -65,7 +65,8 @@ Result<ImportFormat> recognise(const ImportDocument& document) {
   return invalid_argument(
       fmt::format("cannot tell the format: the file has {}, but a chat (openai) has \"role\" or "
                   "\"messages\", a Mem0 export \"memory\" or \"results\", LoCoMo "
-                  "\"conversation\"; name the format with --format openai|mem0|locomo",
+                  "\"conversation\", an export of InferScale (inferscale) \"format\" in its first "
+                  "line; name the format with --format openai|mem0|locomo|inferscale",
                   utf8_prefix(found, 400)));
 }
 

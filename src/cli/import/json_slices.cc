@@ -8,7 +8,6 @@ namespace inferscale {
 namespace {
 
 constexpr std::string_view kSpace = " \t\r\n";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 Status bad_json(std::string_view what, std::size_t offset) {
   return invalid_argument(fmt::format("not valid JSON at byte {}: {}", offset, what));

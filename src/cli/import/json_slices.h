@@ -9,6 +9,9 @@
 
 namespace inferscale {
 
+/// What some editors write before UTF-8.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 /// Deepest nesting that an imported document may have.
 inline constexpr std::size_t kMaxJsonDepth = 64;
 

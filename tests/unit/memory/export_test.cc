@@ -288,6 +288,101 @@ TEST_F(Export, SalvageTakesWhatIsWholeAndNamesTheLines) {
   EXPECT_EQ(batch->errors[2].code, StatusCode::kDataLoss);
 }
 
+TEST_F(Export, SalvageTakesEveryFactWhoseVersionsWereRead) {
+  const std::vector<std::string> lines = lines_of(text_);
+  ASSERT_EQ(lines.size(), 9U);  // header, 2 turns, fact, fact and 2 versions, fact, end
+  const auto without_end = [&] { return std::vector<std::string>(lines.begin(), lines.end() - 1); };
+  std::vector<std::string> changed = lines;  // valid, but not what was written
+  changed[3].replace(changed[3].find("whippet"), 7, "whappet");
+  std::vector<std::string> no_end = without_end();
+  std::vector<std::string> garbage_end = no_end;
+  garbage_end.push_back("garbage\n");
+  std::vector<std::string> damaged_end = no_end;
+  damaged_end.push_back("{\"end\":{\"lines\":7,\"sha256_128\":17}}\n");
+  std::vector<std::string> cut_end = no_end;
+  cut_end.push_back(lines[8].substr(0, 20));
+  std::vector<std::string> followed = lines;
+  followed.push_back("garbage\n");
+  struct Case {
+    const char* name;
+    std::vector<std::string> lines;
+    std::vector<std::uint64_t> items;  // of the errors
+  };
+  std::vector<Case> cases = {
+      {"a byte is changed", changed, {8}},         {"no end", no_end, {7}},
+      {"garbage at the end", garbage_end, {8, 8}}, {"damaged end", damaged_end, {8}},
+      {"the end is cut off", cut_end, {8}},        {"something follows", followed, {9}}};
+  for (const std::uint64_t at : {4U, 7U, 8U}) {  // after each fact
+    std::vector<std::string> garbage = lines;
+    garbage.insert(garbage.begin() + static_cast<std::ptrdiff_t>(at), "garbage\n");
+    cases.push_back({"garbage after a fact", garbage, {at, 9}});
+  }
+  for (const Case& damage : cases) {
+    SCOPED_TRACE(damage.name);
+    std::string text;
+    for (const std::string& line : damage.lines) {
+      text += line;
+    }
+    EXPECT_EQ(parse(text).status().code(), StatusCode::kDataLoss);
+    const auto batch = parse(text, true);
+    ASSERT_TRUE(batch.ok()) << batch.status().to_string();
+    EXPECT_EQ(batch->exported.turns.size(), 2U);
+    EXPECT_THAT(batch->exported.fact_items.size(), 3U);
+    std::vector<std::uint64_t> items;
+    for (const ItemError& error : batch->errors) {
+      items.push_back(error.item);
+    }
+    EXPECT_EQ(items, damage.items) << batch->errors.at(0).message;
+  }
+}
+
+TEST_F(Export, SalvageNeverGivesAFactTheVersionsOfAnother) {
+  std::vector<std::string> lines = lines_of(text_);
+  lines[4] = "garbage\n";  // its versions follow the fact before it, which has none
+  std::string text;
+  for (const std::string& line : lines) {
+    text += line;
+  }
+  const auto batch = parse(text, true);
+  ASSERT_TRUE(batch.ok());
+  ASSERT_EQ(batch->exported.facts.size(), 2U);
+  EXPECT_THAT(batch->exported.facts[0].history, IsEmpty());
+  EXPECT_THAT(batch->exported.facts[1].history, IsEmpty());
+
+  // A line among the versions that cannot be read may have begun another fact.
+  lines = lines_of(text_);
+  lines.insert(lines.begin() + 6, "garbage\n");
+  text.clear();
+  for (const std::string& line : lines) {
+    text += line;
+  }
+  const auto broken = parse(text, true);
+  ASSERT_TRUE(broken.ok());
+  EXPECT_EQ(broken->exported.facts.size(), 2U);
+  EXPECT_THAT(broken->errors.at(1).message, HasSubstr("line 5: 1 of the 2 versions"));
+}
+
+TEST_F(Export, AHeaderWithOtherCountsIsDetected) {
+  for (const char* count : {"\"turns\":2", "\"facts\":3", "\"versions\":2"}) {
+    SCOPED_TRACE(count);
+    const std::size_t at = text_.find(count);
+    ASSERT_LT(at, text_.find('\n'));
+    std::string other = text_;
+    other[at + std::string_view(count).size() - 1] = '1';
+    std::string missing = text_;
+    missing[at + 1] = 'x';
+    for (const std::string& changed : {other, missing}) {
+      const auto refused = parse(changed);
+      EXPECT_EQ(refused.status().code(), StatusCode::kDataLoss);
+      EXPECT_THAT(refused.status().message(), HasSubstr("its header"));
+      const auto batch = parse(changed, true);
+      ASSERT_TRUE(batch.ok());
+      EXPECT_EQ(batch->exported.facts.size(), 3U);
+      EXPECT_EQ(batch->errors.size(), 1U);
+    }
+  }
+}
+
 TEST_F(Export, OverlongLinesAndOtherVersionsAreRefused) {
   std::string newer = text_;
   newer.replace(newer.find("\"version\":1"), 11, "\"version\":2");
