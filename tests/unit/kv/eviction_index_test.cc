@@ -109,9 +109,11 @@ TEST(EvictionIndex, RemovedIsGoneAndSumsStayRight) {
         (void)index.remove(key(number));
         EXPECT_EQ(index.find(key(number)), nullptr);
         break;
-      case 2:
-        EXPECT_EQ(index.evict(key(number)), index.find(key(number)) ? number : 0);
+      case 2: {
+        const int expected = index.find(key(number)) != nullptr ? number : 0;
+        EXPECT_EQ(index.evict(key(number)), expected);
         break;
+      }
       default:
         if (index.find(key(number)) == nullptr) {
           insert(index, number, 1 + random() % 30, static_cast<double>(random() % 50));
