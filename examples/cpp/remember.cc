@@ -24,6 +24,8 @@ int main(int argc, char** argv) {
   options.model = argv[2];
   options.embedder = argc > 3 ? argv[3] : "";
   options.cache_directory = options.directory / "cache";
+  options.top_j =
+      0;  // every fact from its KV; unset, as many go as text as this machine has time for
   auto opened = inferscale::MemoryService::open(options);
   if (!opened.ok()) {
     return report(opened.status());
