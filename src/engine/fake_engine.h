@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/turn_mutex.h"
 #include "engine/engine.h"
 #include "engine/fake_tokenizer.h"
 #include "engine/run_plan.h"
-#include "retrieval/turn_mutex.h"
 
 namespace inferscale {
 

@@ -111,9 +111,13 @@ Status DiskTier::discard(const StoredPtr& stored) {
 Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
                                  std::vector<RecordKey>* evicted) {
   std::uint64_t limit = usable_bytes_;
-  while (log_.occupied() + need > limit) {
+  while (true) {
+    const std::uint64_t wanted = log_.occupied() + need;
+    if (wanted <= limit) {
+      return true;
+    }
     limit = low_watermark(usable_bytes_, need);
-    const bool fits = log_.occupied() + need <= usable_bytes_;  // the rest is for the next ones
+    const bool fits = wanted <= usable_bytes_;  // the rest is for the next ones
     if (!fits && may_compact && log_.compactable(true) != nullptr) {
       return false;
     }
@@ -149,7 +153,6 @@ Result<bool> DiskTier::make_room(std::uint64_t need, bool may_compact,
     const std::lock_guard lock(mutex_);
     index_.evict(victim);
   }
-  return true;
 }
 
 void DiskTier::note_outcome(const Status& written) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "kv/segment_format.h"
 
@@ -143,16 +144,8 @@ Status write_index(FileSystem& files, const std::filesystem::path& directory,
 }
 
 std::optional<IndexFile> read_index(FileSystem& files, const std::filesystem::path& directory) {
-  const auto file = files.open(directory / IndexFile::kName, OpenMode::kRead);
-  if (!file.ok()) {
-    return std::nullopt;
-  }
-  const auto size = (*file)->size();
-  if (!size.ok() || *size > kMaxFileBytes) {
-    return std::nullopt;
-  }
-  std::vector<std::byte> bytes(*size);
-  return (*file)->read_at(0, bytes).ok() ? decode_index(bytes) : std::nullopt;
+  const auto bytes = read_file(directory / IndexFile::kName, kMaxFileBytes, files);
+  return bytes.ok() ? decode_index(*bytes) : std::nullopt;
 }
 
 Status remove_index(FileSystem& files, const std::filesystem::path& directory) {

@@ -136,12 +136,12 @@ class SegmentLog {
  private:
   [[nodiscard]] Status create();
   [[nodiscard]] Status list(std::vector<std::uint64_t>* numbers);
+  [[nodiscard]] Result<std::shared_ptr<Segment>> open_segment(std::uint64_t number);
   [[nodiscard]] Status adopt(std::uint64_t number, std::vector<FoundEntry>* found);
   void repair(const std::shared_ptr<Segment>& segment, const SegmentScan& scan);
   void reclaim_clean(const Place& place);
   [[nodiscard]] Status cut_tail(Segment& segment);
   [[nodiscard]] Status settle(Segment& segment);
-  [[nodiscard]] Status wipe_file(std::uint64_t number);
   void add(const std::shared_ptr<Segment>& segment);
 
   FileSystem& files_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "kv/segment_log.h"
 
@@ -42,24 +43,28 @@ Status SegmentLog::open(std::vector<FoundEntry>* found) {
   return Status();
 }
 
-Status SegmentLog::adopt(std::uint64_t number, std::vector<FoundEntry>* found) {
+/// For reading alone where it cannot be written.
+Result<std::shared_ptr<Segment>> SegmentLog::open_segment(std::uint64_t number) {
   const std::filesystem::path path = directory_ / format::segment_name(number);
-  bool writable = true;
   Result<std::unique_ptr<File>> file = files_.open(path, OpenMode::kReadWrite);
-  if (!file.ok()) {
-    writable = false;
+  const bool writable = file.ok();
+  if (!writable) {
     file = files_.open(path, OpenMode::kRead);
   }
   INFERSCALE_RETURN_IF_ERROR(file.status());
-  const Result<SegmentScan> scan = scan_segment(**file, number);
+  return std::make_shared<Segment>(number, path, std::move(*file), writable);
+}
+
+Status SegmentLog::adopt(std::uint64_t number, std::vector<FoundEntry>* found) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Segment> segment, open_segment(number));
+  const Result<SegmentScan> scan = scan_segment(*segment->file, number);
   if (scan.status().code() == StatusCode::kDataLoss) {
     ++damaged_;
     log_message(LogLevel::kWarning, fmt::format("{}: {}; its facts are encoded again when wanted",
-                                                path.string(), scan.status().message()));
-    return wipe_file(number);
+                                                segment->path.string(), scan.status().message()));
+    return wipe_file(segment->path, files_);
   }
   INFERSCALE_RETURN_IF_ERROR(scan.status());
-  const auto segment = std::make_shared<Segment>(number, path, std::move(*file), writable);
   segment->end = scan->end;
   for (const ScannedEntry& entry : scan->entries) {
     if (entry.header.state == format::EntryState::kLive) {
@@ -136,26 +141,20 @@ void SegmentLog::repair(const std::shared_ptr<Segment>& segment, const SegmentSc
 
 bool SegmentLog::adopt_unscanned(std::uint64_t number, std::uint64_t size,
                                  std::uint64_t reclaimed) {
-  const std::filesystem::path path = directory_ / format::segment_name(number);
-  bool writable = true;
-  Result<std::unique_ptr<File>> file = files_.open(path, OpenMode::kReadWrite);
-  if (!file.ok()) {
-    writable = false;
-    file = files_.open(path, OpenMode::kRead);
-  }
-  if (!file.ok()) {
+  const auto opened = open_segment(number);
+  if (!opened.ok()) {
     return false;
   }
-  const auto actual = (*file)->size();
+  const std::shared_ptr<Segment>& segment = *opened;
+  const auto actual = segment->file->size();
   if (!actual.ok() || *actual != size || reclaimed > size || size < format::kHeaderBytes) {
     return false;
   }
-  const auto segment = std::make_shared<Segment>(number, path, std::move(*file), writable);
   segment->end = size;
   segment->reclaimed = reclaimed;
   add(segment);
   next_number_ = std::max(next_number_, number + 1);
-  active_ = writable ? segment : nullptr;  // numbers come in ascending order
+  active_ = segment->writable ? segment : nullptr;  // numbers come in ascending order
   return true;
 }
 
@@ -167,25 +166,15 @@ void SegmentLog::forget() {
   segments_.clear();
 }
 
-Status SegmentLog::wipe_file(std::uint64_t number) {
-  const std::filesystem::path path = directory_ / format::segment_name(number);
-  INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
-                              files_.open(path, OpenMode::kReadWrite));
-  INFERSCALE_ASSIGN_OR_RETURN(const std::uint64_t size, file->size());
-  INFERSCALE_RETURN_IF_ERROR(file->zero(0, size));
-  INFERSCALE_RETURN_IF_ERROR(file->sync());
-  return files_.remove(path);
-}
-
 Status SegmentLog::resolve_unread(std::vector<FoundEntry>* found) {
   Status first_error;
   std::vector<std::uint64_t> still_unread;
   for (const std::uint64_t number : std::exchange(unread_, {})) {
     Status status = adopt(number, found);
     if (!status.ok()) {
-      status = wipe_file(number);
+      status = wipe_file(directory_ / format::segment_name(number), files_);
     }
-    if (!status.ok() && status.code() != StatusCode::kNotFound) {
+    if (!status.ok()) {
       still_unread.push_back(number);
       first_error = first_error.ok() ? status : first_error;
     }

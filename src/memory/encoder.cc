@@ -25,10 +25,6 @@ constexpr std::uint32_t kMaxConflicts = 3;
 // An engine that fails so many groups in a row is left alone until the next call.
 constexpr std::uint32_t kMaxFailedGroups = 3;
 
-bool is_cancelled(const WorkControl& control) {
-  return control.cancelled != nullptr && control.cancelled->load();
-}
-
 }  // namespace
 
 // One call's state: what it works with and what it did.

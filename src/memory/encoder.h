@@ -6,11 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "base/turn_mutex.h"
 #include "catalog/catalog.h"
 #include "inferscale/memory.h"
 #include "memory/encode_context.h"
 #include "memory/service_core.h"
-#include "retrieval/turn_mutex.h"
 
 namespace inferscale {
 

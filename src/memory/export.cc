@@ -122,9 +122,7 @@ Status Service::export_scope(const Scope& scope, const ExportSink& sink,
       control.progress("export", done, total);
     }
     ++done;
-    return control.cancelled != nullptr && control.cancelled->load()
-               ? unavailable("stopped before everything was exported")
-               : Status();
+    return is_cancelled(control) ? unavailable("stopped before everything was exported") : Status();
   };
   CatalogVisitor visitor;
   visitor.begin = [&](std::uint64_t turns, std::uint64_t facts, std::uint64_t versions) {

@@ -51,7 +51,7 @@ class Auditor {
 
   /// Two facts may share a record: it is read once, and compared with each.
   Status look_at(const RecordEntry& entry) {
-    if (control_.cancelled != nullptr && control_.cancelled->load()) {
+    if (is_cancelled(control_)) {
       return unavailable("stopped before every record was looked at");
     }
     ++audit_.entries;

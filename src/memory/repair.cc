@@ -17,7 +17,7 @@ void note(RepairReport& report, std::string what, std::uint64_t count) {
 
 /// Holds the record mutex: no commit may pass between dropping an entry and erasing its record.
 Status repair_catalog(ServiceCore& core, const WorkControl& control, RepairReport& report) {
-  const GoOn go_on = [&] { return control.cancelled == nullptr || !control.cancelled->load(); };
+  const GoOn go_on = [&] { return !is_cancelled(control); };
   const std::lock_guard lock(core.record_mutex());
   Result<CatalogRepair> repaired = core.catalog().repair(go_on);
   if (!repaired.ok()) {

@@ -23,6 +23,10 @@
 
 namespace inferscale {
 
+[[nodiscard]] inline bool is_cancelled(const WorkControl& control) {
+  return control.cancelled != nullptr && control.cancelled->load();
+}
+
 /// Where the service gets its models from; tests give fakes.
 struct ServiceDependencies {
   std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;

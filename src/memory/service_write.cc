@@ -21,10 +21,6 @@ constexpr std::size_t kMaxTurnBytes = 1U << 20;
 // A fact is a statement, not a document: longer text becomes several facts.
 constexpr std::size_t kMaxFactChunkBytes = 2000;
 
-bool is_cancelled(const WorkControl& control) {
-  return control.cancelled != nullptr && control.cancelled->load();
-}
-
 struct EventTime {
   std::optional<TimestampUs> time;
   int offset_minutes = 0;

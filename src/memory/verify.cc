@@ -24,7 +24,7 @@ std::string summary(std::uint64_t looked_at, const char* noun, std::uint64_t pro
 
 Status verify_catalog(ServiceCore& core, bool full, const WorkControl& control,
                       VerifyReport& report) {
-  const GoOn go_on = [&] { return control.cancelled == nullptr || !control.cancelled->load(); };
+  const GoOn go_on = [&] { return !is_cancelled(control); };
   if (control.progress) {
     control.progress("catalog", 0, 1);
   }

@@ -11,12 +11,12 @@
 #include <thread>
 #include <utility>
 
+#include "base/turn_mutex.h"
 #include "base/utf8.h"
 #include "model/content_hash.h"
 #include "model/gguf_file.h"
 #include "model/llama_handles.h"
 #include "retrieval/text_chunks.h"
-#include "retrieval/turn_mutex.h"
 
 namespace inferscale {
 namespace {

@@ -1,4 +1,4 @@
-#include "retrieval/turn_mutex.h"
+#include "base/turn_mutex.h"
 
 #include <gtest/gtest.h>
 
