@@ -55,14 +55,15 @@ Result<EraseOutcome> Service::erase(const EraseRequest& request, DeleteReceipt& 
   if (request.whole_scope && !request.old_versions) {
     core_->notify_scope_erased(request.scope);
   }
-  INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased, core_->store().erase(outcome.records));
-  receipt.records_host = erased.host;
-  receipt.records_disk = erased.disk;
-  receipt.records_in_use = erased.leased;
+  // Before the tiers, which may fail: what the catalog has erased must leave the conversations.
   const AnswerRegistry::Users users =
       core_->answers().note_erased(outcome.erased, request.old_versions, outcome.records);
   receipt.answers_running = users.answers;
   receipt.chats_open = users.conversations;
+  INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased, core_->store().erase(outcome.records));
+  receipt.records_host = erased.host;
+  receipt.records_disk = erased.disk;
+  receipt.records_in_use = erased.leased;
   receipt.verified = outcome.verified;
   if (!gone_from_tiers(outcome)) {
     receipt.verified = false;

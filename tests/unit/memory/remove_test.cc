@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "memory/answer_registry.h"
+#include "support/fault_injector.h"
+#include "support/faulty_file_system.h"
 #include "unit/memory/service_rig.h"
 
 namespace inferscale {
@@ -224,6 +226,32 @@ TEST(AnswerRegistry, AConversationHoldsWhatItUsedUntilItStartsOver) {
   use.clear();
   EXPECT_FALSE(use.holds_erased());
   EXPECT_EQ(registry.note_erased(erased, false, {}).conversations, 0U);
+}
+
+/// The catalog has erased the fact although the call fails: no conversation may go on with it.
+TEST(OpenChats, StartOverAlsoWhenTheTiersCouldNotBeWiped) {
+  testing::FaultInjector faults;
+  testing::FaultyFileSystem files(posix_file_system(), faults);
+  ServiceRig rig;
+  rig.files = &files;
+  rig.open();
+  const std::string id = id_of(rig, "Ana lives in Graz");
+  ChatOptions options;
+  options.scope = kAna;
+  auto chat = rig.service->open_chat(options);
+  ASSERT_TRUE(chat.ok());
+  EXPECT_EQ(say(**chat, "Hello").facts.size(), 1U);
+  faults.arm({.fault = testing::Fault::kIo, .at = 1, .until_healed = true});
+  EXPECT_EQ(rig.service->remove(delete_ids(kAna, {id}), true, {}).status().code(),
+            StatusCode::kUnavailable);
+  faults.heal();
+  rig.engine->clear_calls();
+  const AskReply reply = say(**chat, "Where do I live?");
+  EXPECT_EQ(fallback_count(reply, "chat_restarted_after_delete"), 1U);
+  EXPECT_TRUE(reply.facts.empty());
+  EXPECT_EQ(prompt_text(rig.engine->calls().at(0)).find("Graz"), std::string::npos);
+  chat->reset();
+  rig.service.reset();  // before the files that it writes to
 }
 
 TEST(OpenChats, StartOverWhenAnOldVersionThatTheyHoldIsErased) {

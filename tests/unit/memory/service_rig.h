@@ -38,6 +38,7 @@ class ServiceRig {
     dependencies.open_embedder = [](const MemoryOptions&) -> Result<std::unique_ptr<Embedder>> {
       return std::unique_ptr<Embedder>(std::make_unique<FakeEmbedder>());
     };
+    dependencies.files = files;
     dependencies.clock = [this] { return now_us() + clock_ahead_us; };
     auto opened = open_memory_service(options, dependencies);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
@@ -103,6 +104,7 @@ class ServiceRig {
   std::atomic<TimestampUs> clock_ahead_us{0};  ///< of the service's clock
   MemoryOptions options;
   FakeEngineOptions engine_options;
+  FileSystem* files = nullptr;   // of the records; null: the operating system's
   FakeEngine* engine = nullptr;  // of the open service, once it was needed
   std::unique_ptr<MemoryService> service;
 };
