@@ -121,6 +121,14 @@ Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_tim
   return sha256_128(message.bytes());
 }
 
+Status insert_turn(Connection& connection, std::int64_t scope, const Turn& turn) {
+  return connection.run(
+      "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text)"
+      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+      scope, std::string_view(turn.id), turn.event_time, std::int64_t{turn.event_offset_minutes},
+      std::string_view(turn.speaker), std::string_view(turn.role), std::string_view(turn.text));
+}
+
 Status insert_sources(Connection& connection, std::int64_t fact,
                       std::span<const std::string> turns) {
   for (std::size_t i = 0; i < turns.size(); ++i) {

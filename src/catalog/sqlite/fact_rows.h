@@ -44,6 +44,8 @@ struct FactRow {
 
 /// What makes two facts of a scope the same fact.
 [[nodiscard]] Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time);
+/// Leaves a turn of this scope and id that is there already as it is.
+[[nodiscard]] Status insert_turn(Connection& connection, std::int64_t scope, const Turn& turn);
 [[nodiscard]] Status insert_sources(Connection& connection, std::int64_t fact,
                                     std::span<const std::string> turns);
 [[nodiscard]] Status insert_vectors(Connection& connection, std::int64_t fact,

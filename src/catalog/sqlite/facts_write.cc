@@ -150,12 +150,7 @@ Result<std::uint64_t> SqliteCatalog::add_turns(std::span<const Turn> turns) {
     if (!scope || scope->scope != turn.scope) {
       INFERSCALE_ASSIGN_OR_RETURN(scope, ensure_scope(write.connection, turn.scope));
     }
-    INFERSCALE_RETURN_IF_ERROR(write.connection.run(
-        "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text)"
-        " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
-        scope->pk, std::string_view(turn.id), turn.event_time,
-        std::int64_t{turn.event_offset_minutes}, std::string_view(turn.speaker),
-        std::string_view(turn.role), std::string_view(turn.text)));
+    INFERSCALE_RETURN_IF_ERROR(insert_turn(write.connection, scope->pk, turn));
     added += static_cast<std::uint64_t>(write.connection.changes());
   }
   INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());

@@ -200,11 +200,7 @@ Result<RestoreOutcome> restore_turn(Connection& connection, const Turn& turn) {
                                     " is there with other content: import into another scope");
     return outcome;
   }
-  INFERSCALE_RETURN_IF_ERROR(connection.run(
-      "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text)"
-      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-      scope.pk, std::string_view(turn.id), turn.event_time, std::int64_t{turn.event_offset_minutes},
-      std::string_view(turn.speaker), std::string_view(turn.role), std::string_view(turn.text)));
+  INFERSCALE_RETURN_IF_ERROR(insert_turn(connection, scope.pk, turn));
   return outcome;
 }
 
