@@ -74,6 +74,7 @@ void add_stats_command(Command& root, Shell& shell);
 void add_doctor_command(Command& root, Shell& shell);
 void add_calibrate_command(Command& root, Shell& shell);
 void add_bench_command(Command& root, Shell& shell);
+void add_eval_command(Command& root, Shell& shell);
 void add_export_command(Command& root, Shell& shell);
 void add_verify_command(Command& root, Shell& shell);
 void add_repair_command(Command& root, Shell& shell);

@@ -1,10 +1,10 @@
 // Answerer::compare: one prepared prompt, run without memory, as text and injected.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <random>
 
 #include "memory/answerer.h"
+#include "memory/divergence.h"
 #include "memory/text_stream.h"
 
 namespace inferscale {
@@ -30,18 +30,6 @@ struct Arm {
     return tokens;
   }
 };
-
-// KL(p || q) in nats of two distributions given as log-probabilities.
-double kl_divergence(const std::vector<float>& p, const std::vector<float>& q) {
-  double sum = 0;
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    const double log_p = p[i];
-    if (log_p > -80) {
-      sum += std::exp(log_p) * (log_p - static_cast<double>(q[i]));
-    }
-  }
-  return std::max(sum, 0.0);
-}
 
 RunRequest arm_request(const Arm& arm, std::uint32_t max_tokens,
                        const std::atomic<bool>* cancelled) {

@@ -84,22 +84,6 @@ std::size_t turn_id_length(std::string_view text) {
   return colon + 1 + digits(colon + 1);
 }
 
-/// The turn ids in "D8:6; D9:17", or in each string of a list.
-void collect_sources(const Json& source, std::vector<std::string>& ids) {
-  if (source.is_array()) {
-    for (const Json& element : source) {
-      collect_sources(element, ids);
-    }
-    return;
-  }
-  const std::string text = source.is_string() ? source.get<std::string>() : std::string();
-  for (std::size_t at = text.find('D'); at != std::string::npos; at = text.find('D', at + 1)) {
-    if (const std::size_t length = turn_id_length(std::string_view(text).substr(at))) {
-      ids.push_back(text.substr(at, length));
-    }
-  }
-}
-
 class LocomoReader {
  public:
   explicit LocomoReader(ImportBatch& batch) : batch_(batch) {}
@@ -182,7 +166,7 @@ class LocomoReader {
     FactInput fact;
     fact.text = record[0].get<std::string>();
     fact.event_time = time;
-    collect_sources(record[1], fact.source_turns);
+    collect_locomo_turn_ids(record[1], fact.source_turns);
     batch_.facts.push_back(std::move(fact));
     batch_.fact_items.push_back(item_);
     return {};
@@ -231,6 +215,21 @@ Result<std::string_view> choose_conversation(const ImportDocument& document,
 }
 
 }  // namespace
+
+void collect_locomo_turn_ids(const Json& source, std::vector<std::string>& ids) {
+  if (source.is_array()) {
+    for (const Json& element : source) {
+      collect_locomo_turn_ids(element, ids);
+    }
+    return;
+  }
+  const std::string text = source.is_string() ? source.get<std::string>() : std::string();
+  for (std::size_t at = text.find('D'); at != std::string::npos; at = text.find('D', at + 1)) {
+    if (const std::size_t length = turn_id_length(std::string_view(text).substr(at))) {
+      ids.push_back(text.substr(at, length));
+    }
+  }
+}
 
 Result<ImportBatch> read_locomo(const ImportDocument& document, const ImportOptions& options) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::string_view text,

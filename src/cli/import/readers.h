@@ -56,6 +56,10 @@ void add_turn_facts(ImportBatch& batch, const std::vector<bool>& named);
 [[nodiscard]] Result<ImportBatch> read_locomo(const ImportDocument& document,
                                               const ImportOptions& options);
 
+/// The turn ids of LoCoMo in "D8:6; D9:17", or in each string of a list, of whatever depth that a
+/// parsed file may have.
+void collect_locomo_turn_ids(const nlohmann::ordered_json& source, std::vector<std::string>& ids);
+
 /// Whether the first line says that this is InferScale's own export.
 [[nodiscard]] bool is_export(std::string_view bytes);
 [[nodiscard]] Result<ImportBatch> read_export(std::string_view bytes, const ImportOptions& options);

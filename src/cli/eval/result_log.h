@@ -1,0 +1,89 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/eval/case_memory.h"
+#include "cli/eval/record_edit.h"
+
+namespace inferscale::cli {
+
+/// What an arm did with one question.
+struct QuestionResult {
+  std::string case_id;
+  std::string question_id;
+  std::string category;
+  std::string arm;  ///< EvalArm::name
+  /// By metric (docs/accuracy.md); one that does not apply is not there.
+  std::map<std::string, double> values;
+  std::string answer;   ///< stays in the work directory: it may quote the data set
+  std::string verdict;  ///< "true", "false", "unparsed"; empty without a judge
+};
+
+/// How far the rows of a question's injected facts are from those of a joint prefill, by layer and
+/// position in the fact; the last column holds all later positions.
+struct RowComparison {
+  std::string case_id;
+  std::string question_id;
+  std::string context;
+  RowDistances distances;
+};
+
+struct EncodeResult {
+  std::string case_id;
+  std::string context;
+  EncodeCost cost;
+};
+
+/// Results of an evaluation as they come, one line of JSON each, so that one that was cut off goes
+/// on where it was. Not thread-safe.
+class ResultLog {
+ public:
+  /// Opens or creates the file. `identity` says what the results depend on (model, set, settings);
+  /// a last line that was cut off is dropped. Errors: kConflict when the file holds results of
+  /// something else, kDataLoss (not such a file), kUnavailable (I/O).
+  [[nodiscard]] static Result<std::unique_ptr<ResultLog>> open(const std::filesystem::path& path,
+                                                               const std::string& identity);
+
+  [[nodiscard]] bool has(const std::string& case_id, const std::string& question_id,
+                         const std::string& arm) const;
+  [[nodiscard]] bool has_rows(const std::string& case_id, const std::string& question_id,
+                              const std::string& context) const;
+  [[nodiscard]] bool has_encoding(const std::string& case_id, const std::string& context) const;
+
+  /// Errors: kUnavailable (I/O; nothing after it is kept).
+  Status add(QuestionResult result);
+  Status add(RowComparison rows);
+  Status add(EncodeResult encoding);
+  /// Where evidence stood in plain retrieval: share of it among the first k, by k.
+  Status add_recall(const std::string& case_id, const std::string& question_id,
+                    const std::map<std::string, double>& recall);
+
+  [[nodiscard]] const std::vector<QuestionResult>& results() const { return results_; }
+  [[nodiscard]] const std::vector<RowComparison>& rows() const { return rows_; }
+  [[nodiscard]] const std::vector<EncodeResult>& encodings() const { return encodings_; }
+  /// By question, then k.
+  [[nodiscard]] const std::map<std::string, std::map<std::string, double>>& recalls() const {
+    return recalls_;
+  }
+
+ private:
+  ResultLog() = default;
+  Status read(std::string_view bytes, const std::string& identity);
+  Status take(std::string_view line);
+  Status write(const std::string& line);
+
+  std::filesystem::path path_;
+  std::ofstream out_;
+  std::vector<QuestionResult> results_;
+  std::set<std::string> known_;
+  std::vector<RowComparison> rows_;
+  std::vector<EncodeResult> encodings_;
+  std::map<std::string, std::map<std::string, double>> recalls_;
+};
+
+}  // namespace inferscale::cli

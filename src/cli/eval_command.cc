@@ -1,0 +1,197 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "cli/bench/machine.h"
+#include "cli/bench/temp_directory.h"
+#include "cli/command.h"
+#include "cli/eval/eval_report.h"
+#include "cli/eval/evaluation.h"
+#include "cli/eval/locomo_set.h"
+#include "cli/import/import_formats.h"
+#include "cli/interrupt.h"
+#include "cli/option_values.h"
+#include "cli/status_line.h"
+
+namespace inferscale::cli {
+namespace {
+
+constexpr std::uint32_t kMaxFacts = 1000;
+
+struct EvalArgs {
+  std::string conversations = "4";
+  std::uint32_t questions = 20;
+  bool adversarial = false;
+  std::string arms = "header,header@4,window:8,window:8@4";
+  std::string k = "50";
+  std::string order = "best-last";
+  std::string store_type = "f16";
+  std::string cache_type = "f16";
+  std::string work;
+  std::string out;
+  bool no_floor = false;
+  EvalOptions options;
+};
+
+/// An evaluation has memories of its own and no data directory: its --data is the data set.
+Result<EvalSet> locomo_set(const Shell& shell, const EvalArgs& args) {
+  const std::string& path = shell.options().data;
+  if (path.empty()) {
+    return invalid_argument("--data: give the path of locomo10.json");
+  }
+  LocomoOptions options;
+  options.questions = args.questions;
+  options.adversarial = args.adversarial;
+  options.seed = args.options.seed;
+  if (args.conversations.find_first_not_of("0123456789") == std::string::npos) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> count,
+                                parse_numbers("--conversations", args.conversations, 0, 1'000'000));
+    options.conversations = count.at(0);
+  } else {
+    for (std::size_t from = 0; from <= args.conversations.size();) {
+      const std::size_t comma =
+          std::min(args.conversations.find(',', from), args.conversations.size());
+      options.ids.push_back(args.conversations.substr(from, comma - from));
+      from = comma + 1;
+    }
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, read_file(path, kMaxImportBytes));
+  auto set = read_locomo_set({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options);
+  return set.ok() ? set : Result<EvalSet>(set.status().with_context(path));
+}
+
+Status resolve(EvalArgs& args) {
+  EvalOptions& options = args.options;
+  INFERSCALE_ASSIGN_OR_RETURN(options.arms, parse_arms(args.arms));
+  INFERSCALE_ASSIGN_OR_RETURN(options.k, parse_numbers("--k", args.k, 1, kMaxFacts));
+  options.floor = !args.no_floor;
+  options.order = args.order == "best-first" ? FactOrder::kBestFirst
+                  : args.order == "shuffled" ? FactOrder::kShuffled
+                                             : FactOrder::kBestLast;
+  return {};
+}
+
+KvCodec codec_of(const std::string& name) { return name == "f32" ? KvCodec::kF32 : KvCodec::kF16; }
+
+/// What results depend on, besides the arms and k: their log is of one such thing.
+std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine) {
+  std::string text;
+  for (const EvalCase& data : set.cases) {
+    text += data.id + "\n";
+    for (const FactInput& fact : data.facts) {
+      text += fact.text + "\n" + fact.event_time + "\n";
+    }
+    for (const EvalQuestion& question : data.questions) {
+      text += question.id + "\n" + question.text + "\n" + question.answer + "\n";
+    }
+  }
+  return fmt::format("{} {} {} answer_tokens={} order={} seed={} store={} cache={} header={}",
+                     set.name, engine.model.fingerprint.to_hex(),
+                     sha256_128(as_byte_span(text)).to_hex(), args.options.answer_tokens,
+                     fact_order_name(args.options.order), args.options.seed, args.store_type,
+                     args.cache_type, args.options.serving_system_prompt);
+}
+
+Result<int> finish(Shell& shell, const EvalArgs& args, const BenchReport& report) {
+  shell.progress().finish();
+  if (!args.out.empty()) {
+    INFERSCALE_RETURN_IF_ERROR(
+        write_file_atomic(args.out, as_byte_span(report.file), Durability::kNone));
+  }
+  if (shell.json()) {
+    shell.print_json(report.json);
+  } else {
+    shell.print(report.table);
+  }
+  return 0;
+}
+
+Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::string command) {
+  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.memory_options(ModelNeed::kRequired));
+  memory.store_codec = codec_of(args.store_type);
+  memory.cache_dtype = codec_of(args.cache_type);
+  EvalProvenance provenance;
+  provenance.command = std::move(command);
+  provenance.started = format_rfc3339(now_us());
+  provenance.table_width = static_cast<std::size_t>(terminal_columns());
+  std::unique_ptr<TempDirectory> temporary;
+  args.options.directory = args.work;
+  if (args.work.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(temporary, TempDirectory::create());
+    args.options.directory = temporary->path();
+  }
+  INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(args.options.directory));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<EvalModels> models,
+                              EvalModels::open(memory, llama_dependencies()));
+  const EngineInfo& engine = models->engine().info();
+  provenance.model = fmt::format("{} ({})", engine.model.name, memory.model.filename().string());
+  provenance.library = engine.library;
+  INFERSCALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ResultLog> log,
+      ResultLog::open(args.options.directory / "results.jsonl", identity(args, set, engine)));
+  Evaluation evaluation(args.options, set, memory, *models, *log);
+  const Status status = evaluation.run(shell.work_control());
+  if (interrupted() && !args.work.empty()) {
+    shell.progress().finish();
+    shell.note("inferscale: interrupted; the same command goes on from here");
+  }
+  if (!status.ok()) {
+    return status;
+  }
+  return finish(shell, args, make_eval_report(args.options, set, memory, *log, provenance));
+}
+
+Result<int> run_locomo(Shell& shell, EvalArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(resolve(args));
+  INFERSCALE_ASSIGN_OR_RETURN(const EvalSet set, locomo_set(shell, args));
+  return evaluate(
+      shell, args, set,
+      fmt::format("inferscale eval locomo --conversations {} --questions {} --arms {} --k {} "
+                  "--seed {}",
+                  args.conversations, args.questions, args.arms, args.k, args.options.seed));
+}
+
+void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
+  command
+      .text("--arms", args->arms, "ARM,...",
+            "What is injected: CONTEXT[+CURE=NUMBER][@TOP_J]; no memory, text and the noise floor "
+            "go with it")
+      .text("-k,--k", args->k, "N,N,...", "Numbers of facts")
+      .number("--answer-tokens", args->options.answer_tokens, 1, 512, "Of a greedy answer, at most")
+      .choice("--order", args->order, {"best-last", "best-first", "shuffled"},
+              "In which order the facts stand in the prompt, in every arm")
+      .text("--serving-system-prompt", args->options.serving_system_prompt, "TEXT",
+            "Serve behind another header than the facts are encoded behind")
+      .choice("--store-type", args->store_type, {"f16", "f32"}, "Elements of the records")
+      .choice("--cache-type", args->cache_type, {"f16", "f32"}, "Elements of the engine's cache")
+      .number("--compare-rows", args->options.compared_questions, 0, 10000,
+              "Of each case: questions whose KV is compared with that of a joint prefill")
+      .flag("--no-floor", args->no_floor, "Leave out the noise floor")
+      .number("--seed", args->options.seed, "Of everything that is drawn")
+      .text("--work", args->work, "DIR",
+            "Keep results here as they come, to go on after an interruption or with more arms")
+      .text("--out", args->out, "FILE", "Write the report there as well");
+}
+
+}  // namespace
+
+void add_eval_command(Command& root, Shell& shell) {
+  const auto args = std::make_shared<EvalArgs>();
+  Command eval = root.add_group(
+      {"eval", "Compare injected memory with the same facts as text",
+       "inferscale eval locomo --data locomo10.json --arms header,window:8@4 --out eval.json"});
+  Command locomo =
+      eval.add(shell,
+               {"locomo", "On the conversations and questions of LoCoMo",
+                "inferscale eval locomo --data locomo10.json --conversations 4 --questions 20"},
+               [&shell, args] { return run_locomo(shell, *args); });
+  locomo.text("--conversations", args->conversations, "N|ID,...", "The first N (0: all), or these")
+      .number("--questions", args->questions, 0, 100000, "Of each conversation, drawn; 0: all")
+      .flag("--adversarial", args->adversarial, "The questions without an answer too");
+  add_eval_options(locomo, args);
+}
+
+}  // namespace inferscale::cli

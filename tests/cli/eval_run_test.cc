@@ -1,0 +1,222 @@
+// Whole evaluations on the fake engine, whose keys and values depend on nothing but the token:
+// there an injected fact is a prefilled one, and every arm must say so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "cli/eval/eval_report.h"
+#include "cli/eval/evaluation.h"
+#include "engine/fake_engine.h"
+#include "unit/kv/temp_directory.h"
+#include "unit/retrieval/fake_embedder.h"
+
+namespace inferscale::cli {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+EvalSet small_set() {
+  EvalSet set;
+  set.name = "test";
+  for (const char* const name : {"Ann", "Bo"}) {
+    EvalCase data;
+    data.id = std::string("case of ") + name;
+    for (int i = 0; i < 12; ++i) {
+      data.turns.push_back({"t" + std::to_string(i), name, "user",
+                            "turn " + std::to_string(i) + " of " + name, "2025-03-01T10:00:00Z"});
+      data.facts.push_back({std::string(name) + " has the number " + std::to_string(i),
+                            "{}",
+                            "2025-03-01T10:00:00Z",
+                            {"t" + std::to_string(i)}});
+    }
+    data.questions.push_back({"q1", "Which number?", "single", "3", {"4", "5"}, {3}, {}});
+    data.questions.push_back({"q2", "What else?", "pronoun", "7", {"8"}, {7}, {0, 1}});
+    set.cases.push_back(std::move(data));
+  }
+  return set;
+}
+
+class EvalRunTest : public testing::Test {
+ protected:
+  EvalRunTest() {
+    dependencies_.open_engine = [this](const MemoryOptions&) -> Result<std::unique_ptr<Engine>> {
+      auto made = std::make_unique<FakeEngine>();
+      engine_ = made.get();
+      return std::unique_ptr<Engine>(std::move(made));
+    };
+    dependencies_.open_embedder = [](const MemoryOptions&) -> Result<std::unique_ptr<Embedder>> {
+      return std::unique_ptr<Embedder>(std::make_unique<FakeEmbedder>());
+    };
+    options_.directory = directory_.path() / "work";
+    options_.k = {4, 8};
+    options_.answer_tokens = 4;
+    std::filesystem::create_directories(options_.directory);
+    models_ = std::move(EvalModels::open(memory_, dependencies_)).value();
+    open_log();
+  }
+
+  void open_log() {
+    log_.reset();
+    log_ = std::move(ResultLog::open(options_.directory / "results.jsonl", "test")).value();
+  }
+
+  void set_arms(const char* arms) { options_.arms = std::move(parse_arms(arms)).value(); }
+
+  Status run() {
+    WorkControl control;
+    control.cancelled = &cancelled_;
+    return Evaluation(options_, set_, memory_, *models_, *log_, judge_).run(control);
+  }
+
+  Json report() { return Json::parse(make_eval_report(options_, set_, memory_, *log_, {}).json); }
+
+  inferscale::testing::TempDirectory directory_;
+  ServiceDependencies dependencies_;
+  MemoryOptions memory_;
+  EvalOptions options_;
+  EvalSet set_ = small_set();
+  FakeEngine* engine_ = nullptr;
+  std::unique_ptr<EvalModels> models_;
+  std::unique_ptr<ResultLog> log_;
+  AnswerJudge judge_;
+  std::atomic<bool> cancelled_{false};
+};
+
+TEST_F(EvalRunTest, WhatIsExactComesOutAsExact) {
+  set_arms(
+      "header,header@2,window:2,header+first=1,header+last=2,header+joint_first=1,"
+      "header+joint_rest=1");
+  options_.compared_questions = 1;
+  ASSERT_TRUE(run().ok()) << run().to_string();
+  const Json json = report();
+  EXPECT_EQ(json["arms"].size(), 2U * (4 + 7));
+  for (const Json& arm : json["arms"]) {
+    const bool of_pronouns = arm["kind"] == "facts";
+    EXPECT_EQ(arm["questions"], of_pronouns ? 2 : 4) << arm["name"];
+    if (arm["kind"] == "floor") {
+      EXPECT_EQ(arm["metrics"]["kl_reference"]["mean"], 0.0) << arm["name"];
+    }
+    if (arm["kind"] == "inject") {
+      const Json& single = arm["by_category"]["single"];
+      EXPECT_EQ(single["kl_first"], 0.0) << arm["name"];
+      EXPECT_EQ(single["kl_gold"], 0.0) << arm["name"];
+      EXPECT_NEAR(single["top1_reference"].get<double>(), 1.0, 1e-12) << arm["name"];
+      EXPECT_EQ(single["nll_minus_text"], 0.0) << arm["name"];
+      EXPECT_GT(arm["tokens"]["injected"].get<double>(), 0) << arm["name"];
+    }
+    if (arm["kind"] == "none") {
+      EXPECT_GT(arm["metrics"]["kl_first"]["mean"].get<double>(), 0) << arm["name"];
+    }
+  }
+  ASSERT_TRUE(json.contains("rows"));
+  for (const Json& rows : json["rows"]) {
+    for (const Json& layer : rows["k_rel"]) {
+      for (const Json& distance : layer) {
+        EXPECT_LT(distance.get<double>(), 2e-3) << rows["context"];  // one rounding to f16
+      }
+    }
+  }
+}
+
+TEST_F(EvalRunTest, TheReferenceReadsTheTurnsThatAQuestionNeeds) {
+  set_arms("header");
+  ASSERT_TRUE(run().ok());
+  const auto longest = [&](const std::string& arm) {
+    double tokens = 0;
+    for (const QuestionResult& result : log_->results()) {
+      if (result.arm == arm && result.question_id == "q2") {
+        tokens = std::max(tokens, result.values.at("prompt_tokens"));
+      }
+    }
+    return tokens;
+  };
+  EXPECT_GT(longest("text k=4"), longest("facts k=4"));
+  EXPECT_EQ(longest("facts k=4"), longest("header top_j=0 k=4"));
+  EXPECT_GT(report()["arms"].size(), 0U);
+}
+
+TEST_F(EvalRunTest, GoesOnAfterAnInterruption) {
+  set_arms("header");
+  std::uint32_t runs = 0;
+  judge_ = [&](const EvalQuestion&, const std::string&) -> Result<std::string> {
+    if (++runs == 5) {
+      return unavailable("the judge is away");
+    }
+    return std::string("true");
+  };
+  EXPECT_EQ(run().code(), StatusCode::kUnavailable);
+  open_log();
+  const std::size_t before = log_->results().size();
+  EXPECT_GT(before, 0U);
+  EXPECT_TRUE(run().ok());
+  EXPECT_EQ(log_->results().size(), report()["questions"].size());
+  engine_->clear_calls();
+  EXPECT_TRUE(run().ok());
+  EXPECT_TRUE(engine_->calls().empty()) << "nothing is done twice";
+  set_arms("header,window:2");
+  EXPECT_TRUE(run().ok()) << "more arms can be added";
+  EXPECT_EQ(report()["arms"].back()["context"], "window:2");
+  EXPECT_EQ(report()["arms"].back()["judge"]["accuracy"], 1.0);
+}
+
+TEST_F(EvalRunTest, WhatTheJudgeDoesNotSayCountsAsWrong) {
+  set_arms("header");
+  options_.k = {4};
+  std::uint32_t asked = 0;
+  judge_ = [&](const EvalQuestion&, const std::string&) -> Result<std::string> {
+    constexpr std::array<const char*, 4> kVerdicts = {"true", "false", "unparsed", "true"};
+    return std::string(kVerdicts[(asked++ / 2) % 4]);  // text, then header, of each question
+  };
+  ASSERT_TRUE(run().ok());
+  for (const Json& arm : report()["arms"]) {
+    if (arm["kind"] == "text" || arm["kind"] == "inject") {
+      EXPECT_EQ(arm["judge"]["accuracy"], 0.5) << arm["name"];
+      EXPECT_EQ(arm["judge"]["unparsed"], 1) << arm["name"];
+    } else {
+      EXPECT_FALSE(arm.contains("judge")) << arm["name"];
+    }
+  }
+}
+
+TEST_F(EvalRunTest, AnArmThatFellBackToTextIsAnErrorNotAFigure) {
+  set_arms("header");
+  options_.floor = false;
+  engine_->reject_next_injections(1000);
+  const Status status = run();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("inject"));
+}
+
+TEST_F(EvalRunTest, TheReportQuotesNothingOfTheDataSet) {
+  set_arms("header");
+  ASSERT_TRUE(run().ok());
+  const std::string text = make_eval_report(options_, set_, memory_, *log_, {}).file;
+  EXPECT_EQ(text.find("Which number"), std::string::npos);
+  EXPECT_EQ(text.find("answer-"), std::string::npos) << "nor answers, which may quote it";
+}
+
+TEST_F(EvalRunTest, AnotherServingHeaderIsReadAsText) {
+  set_arms("header");
+  options_.serving_system_prompt = "You are somebody else altogether.";
+  ASSERT_TRUE(run().ok());
+  const Json json = report();
+  EXPECT_EQ(json["settings"]["serving_header"], "other");
+  for (const Json& arm : json["arms"]) {
+    if (arm["kind"] == "inject") {
+      EXPECT_EQ(arm["by_category"]["single"]["kl_first"], 0.0);
+      EXPECT_GT(arm["tokens"]["prefilled"].get<double>(), 0);
+    }
+  }
+}
+
+TEST_F(EvalRunTest, CancellingEndsIt) {
+  set_arms("header");
+  cancelled_ = true;
+  EXPECT_EQ(run().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace inferscale::cli
