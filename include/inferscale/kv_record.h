@@ -31,6 +31,10 @@ enum class ContextKind : std::uint8_t {
   kWindow = 5,
   kNear = 6,
   kLog = 7,
+  kSource = 8,
+  kNearAny = 9,
+  kChain = 10,
+  kAlone = 11,
 };
 [[nodiscard]] INFERSCALE_API const char* context_kind_name(ContextKind kind);
 

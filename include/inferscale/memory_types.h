@@ -25,7 +25,7 @@ struct MemoryOptions {
   std::filesystem::path
       embedder;  ///< GGUF of the embedding model; empty: retrieval by keywords alone
   std::filesystem::path cache_directory;    ///< for derived files that may be lost
-  std::string encode_context = "window:8";  ///< "header", "primer:N", "window:N"
+  std::string encode_context = "window:8";  ///< see ARCHITECTURE.md for the others
   std::optional<std::uint32_t> top_j;  ///< facts prefilled as text; unset: calibrated per model
   std::string system_prompt;           ///< empty: the built-in one
   /// A thread of the service encodes what `add`, `update` and `remove` leave when they do not wait,

@@ -77,6 +77,21 @@ class Catalog {
   [[nodiscard]] virtual Result<std::vector<Fact>> facts_before(const Scope& exact,
                                                                std::int64_t before,
                                                                std::size_t n) = 0;
+  /// The n turns of exactly this scope that were written before turn `turn_id`, oldest first; none
+  /// when that turn is not there.
+  [[nodiscard]] virtual Result<std::vector<Turn>> turns_before(const Scope& exact,
+                                                               std::string_view turn_id,
+                                                               std::size_t n) = 0;
+  /// The `limit` names that stand as speaker of the most turns of exactly this scope (among equals,
+  /// whoever spoke first), in the order in which they first spoke. Turns without one do not count.
+  [[nodiscard]] virtual Result<std::vector<std::string>> speakers(const Scope& exact,
+                                                                  std::size_t limit) = 0;
+  /// The n facts of the fact's own scope whose vectors are nearest to its own (by the largest
+  /// product of two chunks; among equals, the older), in ingest order; with `past_only` of those
+  /// ingested before it. Where several embedding models have left vectors, those count that were
+  /// written last. Nothing when the fact has no vectors or this version is not live.
+  [[nodiscard]] virtual Result<std::vector<Fact>> nearest_facts(const FactRef& fact, std::size_t n,
+                                                                bool past_only) = 0;
   [[nodiscard]] virtual Result<VectorRows> vectors(const Scope& request,
                                                    std::string_view embedder_id) = 0;
   [[nodiscard]] virtual Result<std::vector<Fact>> facts_without_vectors(
@@ -106,6 +121,13 @@ class Catalog {
   /// outdated; each in ingest order.
   [[nodiscard]] virtual Result<EncodePage> facts_to_encode(const EncodeQuery& query,
                                                            std::size_t limit) = 0;
+  /// Keys of the entries without a fact of this scope (scope_hash) and context spelling: what facts
+  /// of the scope share.
+  [[nodiscard]] virtual Result<std::vector<RecordKey>> shared_records(
+      const Hash128& scope, const Hash128& model_fingerprint, std::string_view context) = 0;
+  /// Makes the entries of all facts outdated: usable until they are encoded again. Returns how many
+  /// were not outdated already.
+  [[nodiscard]] virtual Result<std::uint64_t> outdate_records(const Hash128& model_fingerprint) = 0;
   /// How many facts `facts_to_encode` would give without a limit and without `due_at`.
   [[nodiscard]] virtual Result<std::uint64_t> count_to_encode(const Hash128& model_fingerprint,
                                                               std::string_view context) = 0;

@@ -94,6 +94,9 @@ struct RecordEntry {
   Hash128 context_id;
   Hash128 scope;  ///< scope_hash in the record
   std::uint32_t n_tokens = 0;
+  /// It saw something that was superseded since, or is to be made anew: usable until then. Set by
+  /// reads, ignored by commits.
+  bool stale = false;
   std::vector<FactRef>
       attended_facts;  ///< as text or as KV: deleting one of them drops this record
   std::vector<std::string> attended_turns;

@@ -32,6 +32,14 @@ const char* context_kind_name(ContextKind kind) {
       return "near";
     case ContextKind::kLog:
       return "log";
+    case ContextKind::kSource:
+      return "source";
+    case ContextKind::kNearAny:
+      return "near_any";
+    case ContextKind::kChain:
+      return "chain";
+    case ContextKind::kAlone:
+      return "alone";
   }
   return "unknown";
 }

@@ -281,7 +281,7 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
   AnswerRegistry::Use use(core_.answers(), false);
   INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt,
                               prepare_noted(use, [&] { return prepare_ask(*parts, request); }));
-  HeaderSegment header = lease_header(core_, *parts);
+  PrefixSegment header = lease_header(core_, *parts);
   RunRequest run;
   run.cancelled = request.cancelled;
   run.allow_injection = request.inject;
@@ -301,7 +301,7 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, parts->engine->run(std::move(run)));
   core_.prefill_rate().note(result.tokens_prefilled, result.timings.prefill_ms);
   if (header.cold) {
-    keep_header(core_, *parts, result.branches.front().records.at(0));
+    keep_prefix(core_, *parts, header, result.branches.front().records.at(0));
   }
   AskReply reply;
   reply.answer = stream.finish();

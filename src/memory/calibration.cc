@@ -50,7 +50,7 @@ Result<Probe> make_probe(const EngineParts& parts, std::uint32_t facts) {
 
 Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count,
                const WorkControl& control) {
-  HeaderSegment header = lease_header(core, parts);
+  PrefixSegment header = lease_header(core, parts);
   RunRequest run;
   Branch branch;
   branch.tokens = probe.facts_and_question;
@@ -64,7 +64,7 @@ Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count,
   run.cancelled = control.cancelled;
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, parts.engine->run(std::move(run)));
   if (header.cold) {
-    keep_header(core, parts, result.branches.front().records.at(0));
+    keep_prefix(core, parts, header, result.branches.front().records.at(0));
   }
   if (count) {
     probe.ms.push_back(result.timings.first_token_ms);

@@ -88,7 +88,7 @@ Result<PreparedPrompt> ServiceChat::prepare(EngineParts& parts, const std::strin
 }
 
 RunRequest ServiceChat::make_run(EngineParts& parts, PreparedPrompt& prompt,
-                                 HeaderSegment& header) const {
+                                 PrefixSegment& header) const {
   RunRequest run;
   run.session = session_;
   run.allow_injection = options_.inject;
@@ -130,7 +130,7 @@ Result<AskReply> ServiceChat::answer(EngineParts& parts, const std::string& mess
   for (const FallbackCount& fallback : erased.counts()) {
     prompt.fallbacks.add(fallback.reason, fallback.count);
   }
-  HeaderSegment header;
+  PrefixSegment header;
   RunRequest run = make_run(parts, prompt, header);
   run.cancelled = cancelled;
   TextStream stream(parts.engine->tokenizer(), on_text);
@@ -147,7 +147,7 @@ Result<AskReply> ServiceChat::answer(EngineParts& parts, const std::string& mess
   }
   core_.prefill_rate().note(result->tokens_prefilled, result->timings.prefill_ms);
   if (header.cold) {
-    keep_header(core_, parts, result->branches.front().records.at(0));
+    keep_prefix(core_, parts, header, result->branches.front().records.at(0));
   }
   sequence.insert(sequence.end(), result->tokens.begin(), result->tokens.end());
   history_ = std::move(sequence);

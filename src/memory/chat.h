@@ -34,7 +34,7 @@ class ServiceChat final : public Chat {
   void restart();
   Result<PreparedPrompt> prepare(EngineParts& parts, const std::string& message,
                                  FallbackCounter& erased);
-  RunRequest make_run(EngineParts& parts, PreparedPrompt& prompt, HeaderSegment& header) const;
+  RunRequest make_run(EngineParts& parts, PreparedPrompt& prompt, PrefixSegment& header) const;
 
   ServiceCore& core_;
   Answerer& answerer_;

@@ -131,7 +131,7 @@ Result<CompareReply> Answerer::compare(const AskRequest& request, std::uint32_t 
   AnswerRegistry::Use use(core_.answers(), false);
   INFERSCALE_ASSIGN_OR_RETURN(PreparedPrompt prompt,
                               prepare_noted(use, [&] { return prepare_ask(*parts, with_kv); }));
-  HeaderSegment header = lease_header(core_, *parts);
+  PrefixSegment header = lease_header(core_, *parts);
   if (header.cold) {
     // Every arm reuses the header, so it is made warm first: it is not what is compared.
     INFERSCALE_RETURN_IF_ERROR(warm_header(core_, *parts));

@@ -2,31 +2,52 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 namespace inferscale {
+namespace {
+
+constexpr std::array kCounted = {ContextKind::kPrimer, ContextKind::kNames, ContextKind::kTurns,
+                                 ContextKind::kWindow, ContextKind::kNear,  ContextKind::kNearAny,
+                                 ContextKind::kLog,    ContextKind::kChain, ContextKind::kSource};
+constexpr std::array kPlain = {ContextKind::kHeader, ContextKind::kAlone};
+
+bool is_plain(ContextKind kind) {
+  return std::find(kPlain.begin(), kPlain.end(), kind) != kPlain.end();
+}
+
+}  // namespace
 
 std::string ContextSpec::spelling() const {
-  return kind == ContextKind::kHeader ? "header" : fmt::format("{}:{}", context_kind_name(kind), n);
+  return is_plain(kind) ? context_kind_name(kind)
+                        : fmt::format("{}:{}", context_kind_name(kind), n);
 }
 
 Result<ContextSpec> parse_context_spec(std::string_view text) {
-  if (text == "header") {
-    return ContextSpec{ContextKind::kHeader, 0};
+  for (const ContextKind kind : kPlain) {
+    if (text == context_kind_name(kind)) {
+      return ContextSpec{kind, 0};
+    }
   }
   const std::size_t colon = text.find(':');
-  const std::string_view kind = text.substr(0, colon);
-  if (colon != std::string_view::npos && (kind == "primer" || kind == "window")) {
+  const std::string_view name = text.substr(0, colon);
+  const auto* const kind = std::find_if(kCounted.begin(), kCounted.end(), [&](ContextKind known) {
+    return name == context_kind_name(known);
+  });
+  if (colon != std::string_view::npos && kind != kCounted.end()) {
     const std::string_view digits = text.substr(colon + 1);
     std::uint32_t n = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
     if (error == std::errc() && end == digits.data() + digits.size() && n >= 1 &&
         n <= kMaxContextFacts) {
-      return ContextSpec{kind == "primer" ? ContextKind::kPrimer : ContextKind::kWindow, n};
+      return ContextSpec{*kind, n};
     }
   }
   return invalid_argument(
-      fmt::format("encode context '{}': use header, primer:N or window:N with N from 1 to {}",
+      fmt::format("encode context '{}': use header, alone, primer:N, names:N, turns:N, window:N, "
+                  "near:N, near_any:N, log:N, chain:N or source:N with N from 1 to {}",
                   text.substr(0, 64), kMaxContextFacts));
 }
 

@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "memory/encode_retry.h"
-#include "memory/header_record.h"
 
 namespace inferscale {
 namespace {
@@ -30,13 +29,14 @@ constexpr std::uint32_t kMaxFailedGroups = 3;
 // One call's state: what it works with and what it did.
 struct Encoder::Job {
   EngineParts& parts;
+  ContextSpec spec;  // as it was when the job began
   std::unique_ptr<EncodeContext> context;
   const WorkControl& control;
-  EncodeReply reply;
+  EncodeReply reply = {};
   std::uint64_t total = 0;
-  std::map<std::string, std::uint32_t> conflicts;  // by id
-  std::set<std::string> given_up;                  // ids
-  std::uint32_t failed_groups = 0;                 // in a row
+  std::map<std::string, std::uint32_t> conflicts = {};  // by id
+  std::set<std::string> given_up = {};                  // ids
+  std::uint32_t failed_groups = 0;                      // in a row
 
   [[nodiscard]] bool ended() const { return is_cancelled(control) || reply.stopped_early; }
   void report() const {
@@ -96,17 +96,18 @@ Result<EngineParts*> Encoder::encoding_engine() {
   return parts;
 }
 
+Encoder::Job Encoder::make_job(EngineParts& parts, const WorkControl& control) const {
+  const ContextSpec spec = core_.context();
+  const ContextSources sources{core_.catalog(), *parts.prompt, parts.engine->tokenizer(),
+                               parts.fingerprint()};
+  return {parts, spec, make_encode_context(spec, sources), control};
+}
+
 Result<EncodeReply> Encoder::encode_facts(std::vector<Fact> facts, const WorkControl& control) {
   const Stopwatch watch;
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, encoding_engine());
-  Job job{*parts,
-          make_encode_context(core_.context(), core_.catalog(), *parts->prompt,
-                              parts->engine->tokenizer()),
-          control,
-          {},
-          facts.size(),
-          {},
-          {}};
+  Job job = make_job(*parts, control);
+  job.total = facts.size();
   const std::lock_guard turn(turn_);
   std::vector<FactRef> refs;
   for (const Fact& fact : facts) {
@@ -142,16 +143,10 @@ Result<EncodeReply> Encoder::encode_pending(const WorkControl& control) {
   const Stopwatch watch;
   INFERSCALE_ASSIGN_OR_RETURN(EncodeReply wanted, encode_wanted(control));
   INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_.engine());
-  Job job{*parts,
-          make_encode_context(core_.context(), core_.catalog(), *parts->prompt,
-                              parts->engine->tokenizer()),
-          control,
-          std::move(wanted),
-          0,
-          {},
-          {}};
+  Job job = make_job(*parts, control);
+  job.reply = std::move(wanted);
   // What fails in this call is due later than this, so it is not tried twice.
-  const EncodeQuery query{parts->fingerprint(), core_.context().spelling(), 0, core_.now()};
+  const EncodeQuery query{parts->fingerprint(), job.spec.spelling(), 0, core_.now()};
   while (!job.ended()) {
     const std::lock_guard turn(turn_);
     INFERSCALE_ASSIGN_OR_RETURN(EncodePage page,
@@ -195,7 +190,7 @@ Status Encoder::encode_scope_run(Job& job, std::span<const Fact> facts) {
   const std::size_t branches =
       std::min<std::size_t>(kGroupFacts, job.parts.engine->info().max_branches);
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<EncodeGroup> groups,
-                              job.context->group(facts, branches));
+                              job.context->split(facts, branches));
   job.report();
   for (const EncodeGroup& group : groups) {
     if (job.ended()) {
@@ -244,7 +239,7 @@ Status Encoder::fail(Job& job, const Fact& fact, const Status& status, bool for_
   EncodeFailure failure;
   failure.fact = {fact.id, fact.version};
   failure.model_fingerprint = job.parts.fingerprint();
-  failure.context = core_.context().spelling();
+  failure.context = job.spec.spelling();
   INFERSCALE_ASSIGN_OR_RETURN(
       const std::optional<EncodeFailure> before,
       core_.catalog().encode_failure(failure.fact, failure.model_fingerprint, failure.context));
@@ -259,29 +254,11 @@ Status Encoder::fail(Job& job, const Fact& fact, const Status& status, bool for_
   return core_.catalog().put_encode_failure(failure);
 }
 
-Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
-  HeaderSegment header = lease_header(core_, job.parts);
-  RunRequest request;
-  request.cancelled = job.control.cancelled;
-  std::vector<TokenId> attended = header.segment.tokens;
-  Segment context;
-  for (const std::vector<TokenId>& line : group.context_lines) {
-    context.tokens.insert(context.tokens.end(), line.begin(), line.end());
-  }
-  attended.insert(attended.end(), context.tokens.begin(), context.tokens.end());
-  RecordMeta meta = core_.record_meta(job.parts);
-  meta.context_id = make_context_id(meta.context_kind, attended, group.injected);
-  meta.context_tokens = static_cast<std::uint32_t>(attended.size());
-  meta.scope = scope_hash(group.facts.front().scope);
-
-  const auto header_tokens = static_cast<std::uint32_t>(header.segment.tokens.size());
-  const auto prefix = static_cast<std::uint32_t>(attended.size());
-  request.plan.push_back(std::move(header.segment));
-  if (!context.tokens.empty()) {
-    request.plan.push_back(std::move(context));
-  }
-  std::vector<const Fact*> encoded;
-  for (const Fact& fact : group.facts) {
+// Token ids of the group's facts. Those that cannot be encoded leave the group.
+Result<std::vector<std::vector<TokenId>>> Encoder::fact_lines(Job& job, EncodeGroup& group) {
+  std::vector<std::vector<TokenId>> lines;
+  std::vector<Fact> kept;
+  for (Fact& fact : group.facts) {
     if (job.given_up.contains(fact.id)) {
       continue;
     }
@@ -297,32 +274,45 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
       INFERSCALE_RETURN_IF_ERROR(fail(job, fact, line.status(), true));
       continue;
     }
-    Branch branch;
-    branch.captures.push_back({prefix, prefix + static_cast<std::uint32_t>(line->size()), meta});
-    branch.tokens = std::move(line).value();
-    request.branches.push_back(std::move(branch));
-    encoded.push_back(&fact);
+    lines.push_back(std::move(line).value());
+    kept.push_back(std::move(fact));
   }
-  if (request.branches.empty()) {
+  group.facts = std::move(kept);
+  return lines;
+}
+
+Status Encoder::encode_group(Job& job, EncodeGroup group) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::vector<TokenId>> lines,
+                              fact_lines(job, group));
+  if (lines.empty()) {
     return {};
   }
-  if (header.cold) {
-    request.branches.front().captures.push_back({0, header_tokens, header.meta});
+  INFERSCALE_RETURN_IF_ERROR(job.context->fill(group));
+  EncodeRun run;
+  RunResult result;
+  // Records that turn out to be unusable are text the second time.
+  for (const bool allow_records : {true, false}) {
+    run = make_encode_run(core_, job.parts, job.spec.kind, group, lines, allow_records);
+    run.request.cancelled = job.control.cancelled;
+    INFERSCALE_ASSIGN_OR_RETURN(result, job.parts.engine->run(std::move(run.request)));
+    job.reply.tokens_prefilled += result.tokens_prefilled;
+    if (run.as_planned(result)) {
+      break;
+    }
   }
-  INFERSCALE_ASSIGN_OR_RETURN(RunResult result, job.parts.engine->run(std::move(request)));
-  job.reply.tokens_prefilled += result.tokens_prefilled;
-  if (header.cold) {
-    keep_header(core_, job.parts, std::move(result.branches.front().records.at(1)));
-  }
-  for (std::size_t i = 0; i < encoded.size(); ++i) {
-    std::shared_ptr<const Record> record = std::move(result.branches[i].records.at(0));
+  INFERSCALE_RETURN_IF_ERROR(
+      keep_prefixes(core_, job.parts, group.facts.front().scope, run, result));
+  for (std::size_t i = 0; i < group.facts.size(); ++i) {
+    const EncodeRun::Place& place = run.facts[i];
+    std::shared_ptr<const Record> record =
+        std::move(result.branches[place.branch].records.at(place.capture));
     const Status status = record == nullptr
                               ? unavailable("the engine could not read the KV back from its cache")
-                              : commit(job, group, *encoded[i], std::move(record));
+                              : commit(job, group, run, i, std::move(record));
     if (status.ok()) {
       ++job.reply.encoded;
     } else {
-      INFERSCALE_RETURN_IF_ERROR(fail(job, *encoded[i], status, false));
+      INFERSCALE_RETURN_IF_ERROR(fail(job, group.facts[i], status, false));
     }
   }
   return {};
@@ -330,18 +320,22 @@ Status Encoder::encode_group(Job& job, const EncodeGroup& group) {
 
 // The commit rule: the entry is written only if the fact and all it attended to are still live, and
 // no erase can pass between that check and the put.
-Status Encoder::commit(Job& job, const EncodeGroup& group, const Fact& fact,
+Status Encoder::commit(Job& job, const EncodeGroup& group, const EncodeRun& run, std::size_t fact,
                        std::shared_ptr<const Record> record) {
   RecordEntry entry;
-  entry.fact = {fact.id, fact.version};
+  entry.fact = {group.facts[fact].id, group.facts[fact].version};
   entry.model_fingerprint = job.parts.fingerprint();
-  entry.context = core_.context().spelling();
+  entry.context = job.spec.spelling();
   entry.key = make_record_key(core_.secret(), record->meta(), record->token_ids());
   entry.context_id = record->meta().context_id;
   entry.scope = record->meta().scope;
   entry.n_tokens = record->n_tokens();
-  entry.attended_facts = group.attended_facts;
+  entry.attended_facts = run.attended_facts;
+  for (std::size_t i = 0; group.joint && i < fact; ++i) {
+    entry.attended_facts.push_back({group.facts[i].id, group.facts[i].version});
+  }
   entry.attended_turns = group.attended_turns;
+  entry.attended_records = run.injected;
   const std::lock_guard lock(core_.record_mutex());
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<RecordKey> replaced,
                               core_.catalog().commit_record(entry));

@@ -10,6 +10,7 @@
 #include "catalog/catalog.h"
 #include "inferscale/memory.h"
 #include "memory/encode_context.h"
+#include "memory/encode_run.h"
 #include "memory/service_core.h"
 
 namespace inferscale {
@@ -42,12 +43,14 @@ class Encoder {
 
  private:
   struct Job;
+  Job make_job(EngineParts& parts, const WorkControl& control) const;
   Result<EngineParts*> encoding_engine();
   Status encode_page(Job& job, std::vector<Fact> facts);
   Status encode_scope_run(Job& job, std::span<const Fact> facts);
   Status try_group(Job& job, const EncodeGroup& group);
-  Status encode_group(Job& job, const EncodeGroup& group);
-  Status commit(Job& job, const EncodeGroup& group, const Fact& fact,
+  Status encode_group(Job& job, EncodeGroup group);
+  Result<std::vector<std::vector<TokenId>>> fact_lines(Job& job, EncodeGroup& group);
+  Status commit(Job& job, const EncodeGroup& group, const EncodeRun& run, std::size_t fact,
                 std::shared_ptr<const Record> record);
   Status fail(Job& job, const Fact& fact, const Status& status, bool for_ever);
   Result<std::vector<Fact>> take_wanted(const EngineParts& parts);

@@ -1,6 +1,7 @@
 #include "memory/primer.h"
 
 #include <array>
+#include <string_view>
 
 namespace inferscale {
 namespace {
@@ -40,13 +41,34 @@ constexpr std::array<const char*, 32> kLines = {
     "26 June 2022: Robin will look after Alex's plants during the holidays.\n",
 };
 
+constexpr std::array<std::string_view, 2> kPeople = {"Alex", "Robin"};
+
+std::string with_names(std::string_view line, std::span<const std::string> names) {
+  std::string out;
+  for (std::size_t at = 0; at < line.size();) {
+    std::size_t person = 0;
+    while (person < kPeople.size() && !line.substr(at).starts_with(kPeople[person])) {
+      ++person;
+    }
+    if (person == kPeople.size()) {
+      out += line[at++];
+      continue;
+    }
+    out += person < names.size() ? std::string_view(names[person]) : kPeople[person];
+    at += kPeople[person].size();
+  }
+  return out;
+}
+
 }  // namespace
 
-std::vector<std::string> primer_lines(std::size_t n) {
+std::vector<std::string> primer_lines(std::size_t n) { return primer_lines(n, {}); }
+
+std::vector<std::string> primer_lines(std::size_t n, std::span<const std::string> names) {
   std::vector<std::string> lines;
   lines.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
-    lines.emplace_back(kLines[i % kLines.size()]);
+    lines.push_back(with_names(kLines[i % kLines.size()], names));
   }
   return lines;
 }

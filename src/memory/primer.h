@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,5 +12,9 @@ namespace inferscale {
 /// user could ask about. Repeats from the start beyond the list. Changing a line changes context
 /// ids, so old records are encoded again.
 [[nodiscard]] std::vector<std::string> primer_lines(std::size_t n);
+
+/// The same lines with `names` for the two made-up people; with one name, one of them stays.
+[[nodiscard]] std::vector<std::string> primer_lines(std::size_t n,
+                                                    std::span<const std::string> names);
 
 }  // namespace inferscale

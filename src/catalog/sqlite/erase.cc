@@ -32,7 +32,8 @@ constexpr std::string_view kCollectCitedTurns =
     "  AND o.fact NOT IN (SELECT pk FROM temp.doomed_facts))";
 
 // Records of what goes, of what saw it, of what saw the KV of those (and so on), and whatever
-// shares its key with one of them. ?1: records that belong to a scope which goes as a whole, too.
+// shares its key with one of them. What the facts of a scope shared (names) goes with the last of
+// them. ?1: records that belong to a scope which goes as a whole, too.
 constexpr std::string_view kCollectRecords =
     "INSERT INTO temp.doomed_records WITH RECURSIVE doomed(pk) AS ("
     " SELECT r.pk FROM temp.doomed_facts d JOIN records r ON r.fact = d.pk"
@@ -44,6 +45,10 @@ constexpr std::string_view kCollectRecords =
     " UNION SELECT s.record FROM temp.doomed_turns d JOIN record_turns s ON s.turn = d.pk"
     " UNION SELECT r.pk FROM temp.doomed_scopes d JOIN scopes s ON s.pk = d.pk"
     "  JOIN records r ON r.scope_hash = s.hash WHERE ?1"
+    " UNION SELECT r.pk FROM temp.doomed_scopes d JOIN scopes s ON s.pk = d.pk"
+    "  JOIN records r ON r.scope_hash = s.hash WHERE r.fact IS NULL AND r.context <> 'prefix'"
+    "  AND NOT EXISTS (SELECT 1 FROM facts f WHERE f.scope = d.pk"
+    "   AND f.pk NOT IN (SELECT pk FROM temp.doomed_facts))"
     " UNION SELECT s.record FROM doomed d JOIN record_records s ON s.seen = d.pk"
     " UNION SELECT o.pk FROM doomed d JOIN records r ON r.pk = d.pk JOIN records o ON o.key = "
     "r.key)"

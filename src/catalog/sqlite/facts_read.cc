@@ -152,25 +152,6 @@ Result<std::vector<Turn>> SqliteCatalog::get_turns(const Scope& request,
   return turns;
 }
 
-Result<std::vector<Fact>> SqliteCatalog::facts_before(const Scope& exact, std::int64_t before,
-                                                      std::size_t n) {
-  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
-  Connection& connection = reader.connection();
-  std::vector<std::int64_t> pks;
-  INFERSCALE_ASSIGN_OR_RETURN(const std::optional<ScopeRow> scope, find_scope(connection, exact));
-  if (scope) {
-    INFERSCALE_ASSIGN_OR_RETURN(
-        Statement statement, connection.prepare("SELECT pk FROM facts WHERE scope = ?1 AND pk < ?2"
-                                                " ORDER BY pk DESC LIMIT ?3"));
-    statement.with(scope->pk, before,
-                   static_cast<std::int64_t>(std::min<std::size_t>(n, INT32_MAX)));
-    INFERSCALE_RETURN_IF_ERROR(
-        statement.for_each([&](const Statement& row) { pks.push_back(row.integer(0)); }));
-  }
-  std::reverse(pks.begin(), pks.end());
-  return load_facts(connection, pks);
-}
-
 Result<std::vector<std::string>> SqliteCatalog::matching_ids(const Scope& request,
                                                              const Filter& filter) {
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());

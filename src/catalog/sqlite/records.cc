@@ -230,4 +230,15 @@ Result<std::optional<RecordKey>> SqliteCatalog::commit_record(const RecordEntry&
   return replaced;
 }
 
+Result<std::uint64_t> SqliteCatalog::outdate_records(const Hash128& model_fingerprint) {
+  INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
+  INFERSCALE_RETURN_IF_ERROR(
+      write.connection.run("UPDATE records SET stale = 1 WHERE fingerprint = ?1 AND retired = 0"
+                           " AND stale = 0 AND fact IS NOT NULL",
+                           model_fingerprint));
+  const auto changed = static_cast<std::uint64_t>(write.connection.changes());
+  INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
+  return changed;
+}
+
 }  // namespace inferscale::sqlite

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kRecordByPk =
     "SELECT r.pk, f.id, r.version, r.fingerprint, r.context, r.key, r.context_id, r.scope_hash,"
-    " r.n_tokens FROM records r LEFT JOIN facts f ON f.pk = r.fact WHERE r.pk = ?1";
+    " r.n_tokens, r.stale FROM records r LEFT JOIN facts f ON f.pk = r.fact WHERE r.pk = ?1";
 
 // A fact that no record stands for is served as text: those come first.
 constexpr std::string_view kUnencoded =
@@ -46,6 +46,7 @@ Result<RecordEntry> load_record(Connection& connection, std::int64_t pk) {
   entry.context_id = row.hash(6);
   entry.scope = row.hash(7);
   entry.n_tokens = static_cast<std::uint32_t>(row.integer(8));
+  entry.stale = row.integer(9) != 0;
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement facts,
       connection.prepare("SELECT f.id, d.version FROM record_facts d JOIN facts f ON f.pk = d.fact"
@@ -131,6 +132,23 @@ Result<std::uint64_t> SqliteCatalog::count_to_encode(const Hash128& model_finger
     total += static_cast<std::uint64_t>(n);
   }
   return total;
+}
+
+Result<std::vector<RecordKey>> SqliteCatalog::shared_records(const Hash128& scope,
+                                                             const Hash128& model_fingerprint,
+                                                             std::string_view context) {
+  INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      reader.connection().prepare("SELECT key FROM records WHERE fingerprint = ?1 AND context = ?2"
+                                  " AND scope_hash = ?3 AND fact IS NULL AND retired = 0"
+                                  " ORDER BY pk"));
+  std::vector<RecordKey> keys;
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.with(model_fingerprint, context, scope).for_each([&](const Statement& row) {
+        keys.push_back(RecordKey{row.hash(0)});
+      }));
+  return keys;
 }
 
 Result<std::vector<RecordKey>> SqliteCatalog::all_record_keys() {

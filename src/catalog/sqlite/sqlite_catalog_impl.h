@@ -43,12 +43,19 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<FactVersion>> history(const Scope& request, std::string_view id) override;
   Result<std::vector<Turn>> get_turns(const Scope& request,
                                       std::span<const std::string> ids) override;
-  Result<std::vector<Fact>> facts_before(const Scope& exact, std::int64_t before,
-                                         std::size_t n) override;
   Result<std::vector<std::string>> matching_ids(const Scope& request,
                                                 const Filter& filter) override;
   Result<CatalogCounts> counts(const Scope& request) override;
   Result<CatalogCounts> counts_all() override;
+
+  // context_reads.cc
+  Result<std::vector<Fact>> facts_before(const Scope& exact, std::int64_t before,
+                                         std::size_t n) override;
+  Result<std::vector<Turn>> turns_before(const Scope& exact, std::string_view turn_id,
+                                         std::size_t n) override;
+  Result<std::vector<std::string>> speakers(const Scope& exact, std::size_t limit) override;
+  Result<std::vector<Fact>> nearest_facts(const FactRef& fact, std::size_t n,
+                                          bool past_only) override;
 
   // search.cc
   Result<std::vector<KeywordHit>> keyword_search(const Scope& request, std::string_view query,
@@ -59,6 +66,10 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<std::optional<RecordEntry>>> records_of(
       std::span<const FactRef> facts, const Hash128& model_fingerprint) override;
   Result<EncodePage> facts_to_encode(const EncodeQuery& query, std::size_t limit) override;
+  Result<std::vector<RecordKey>> shared_records(const Hash128& scope,
+                                                const Hash128& model_fingerprint,
+                                                std::string_view context) override;
+  Result<std::uint64_t> outdate_records(const Hash128& model_fingerprint) override;
   Result<std::uint64_t> count_to_encode(const Hash128& model_fingerprint,
                                         std::string_view context) override;
   Result<std::vector<RecordKey>> all_record_keys() override;

@@ -56,7 +56,7 @@ TEST(RecordKey, DependsOnEveryPartAndOnTheSecret) {
 
 TEST(ContextId, DependsOnKindTokensAndInjectedKeysApart) {
   std::set<Hash128> ids;
-  for (int kind = 0; kind <= 7; ++kind) {
+  for (int kind = 0; kind <= 11; ++kind) {
     ids.insert(make_context_id(static_cast<ContextKind>(kind), {}, {}));
   }
   const std::vector<TokenId> tokens = {1, 2};
@@ -66,7 +66,7 @@ TEST(ContextId, DependsOnKindTokensAndInjectedKeysApart) {
   ids.insert(make_context_id(ContextKind::kLog, {}, keys));
   ids.insert(make_context_id(ContextKind::kLog, {}, swapped));
   ids.insert(make_context_id(ContextKind::kLog, tokens, keys));
-  EXPECT_EQ(ids.size(), 12U);
+  EXPECT_EQ(ids.size(), 16U);
 }
 
 TEST(TokenHash, IsThatOfTheHeader) {
@@ -78,10 +78,10 @@ TEST(TokenHash, IsThatOfTheHeader) {
 
 TEST(Names, AreDistinctAndCoverEveryValue) {
   std::set<std::string> names;
-  for (int kind = 0; kind <= 7; ++kind) {
+  for (int kind = 0; kind <= 11; ++kind) {
     names.insert(context_kind_name(static_cast<ContextKind>(kind)));
   }
-  EXPECT_EQ(names.size(), 8U);
+  EXPECT_EQ(names.size(), 12U);
   EXPECT_STREQ(context_kind_name(ContextKind::kWindow), "window");
   EXPECT_STREQ(context_kind_name(ContextKind{99}), "unknown");
   names.clear();

@@ -10,7 +10,9 @@ namespace inferscale {
 namespace {
 
 TEST(ContextSpec, ParsesWhatItPrints) {
-  for (const char* text : {"header", "primer:1", "primer:64", "window:8", "window:64"}) {
+  for (const char* text :
+       {"header", "primer:1", "primer:64", "window:8", "window:64", "names:8", "turns:50", "near:8",
+        "near_any:8", "log:8", "chain:8", "source:8", "alone"}) {
     auto spec = parse_context_spec(text);
     ASSERT_TRUE(spec.ok()) << text;
     EXPECT_EQ(spec->spelling(), text);
@@ -20,7 +22,7 @@ TEST(ContextSpec, ParsesWhatItPrints) {
 TEST(ContextSpec, RefusesTheRestAndListsTheForms) {
   for (const char* text :
        {"", "window", "window:", "window:0", "window:65", "window:8x", "window:-1", "primer: 8",
-        "turns:5", "header:1", "window:99999999999999"}) {
+        "prefix:5", "prefix", "header:1", "alone:1", "names", "window:99999999999999"}) {
     const auto spec = parse_context_spec(text);
     ASSERT_FALSE(spec.ok()) << text;
     EXPECT_EQ(spec.status().code(), StatusCode::kInvalidArgument);
