@@ -7,7 +7,7 @@ repo=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 . "$repo/scripts/common.sh"
 
 wanted="g++ cmake ninja-build ccache pkg-config libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
-  libsqlite3-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev $*"
+  libsqlite3-dev libxxhash-dev libssl-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev $*"
 # A Python from elsewhere that can make virtual environments will do.
 python3 -c 'import ensurepip, venv' 2>/dev/null || wanted="$wanted python3 python3-venv"
 

@@ -10,7 +10,9 @@
 #include "cli/command.h"
 #include "cli/eval/eval_report.h"
 #include "cli/eval/evaluation.h"
+#include "cli/eval/judge.h"
 #include "cli/eval/locomo_set.h"
+#include "cli/eval/synthetic.h"
 #include "cli/import/import_formats.h"
 #include "cli/interrupt.h"
 #include "cli/option_values.h"
@@ -33,6 +35,9 @@ struct EvalArgs {
   std::string work;
   std::string out;
   bool no_floor = false;
+  SyntheticOptions synthetic;
+  std::string judge_prompt = "strict";
+  JudgeOptions judge;
   EvalOptions options;
 };
 
@@ -76,6 +81,36 @@ Status resolve(EvalArgs& args) {
 
 KvCodec codec_of(const std::string& name) { return name == "f32" ? KvCodec::kF32 : KvCodec::kF16; }
 
+/// A judge and what it asks through; empty without --judge.
+struct JudgeParts {
+  std::unique_ptr<HttpClient> client;
+  std::optional<Judge> judge;
+
+  [[nodiscard]] AnswerJudge function() {
+    if (!judge) {
+      return {};
+    }
+    return
+        [this](const EvalQuestion& question, const std::string& predicted) -> Result<std::string> {
+          INFERSCALE_ASSIGN_OR_RETURN(const Verdict verdict,
+                                      judge->judge(question.text, question.answer, predicted));
+          return std::string(!verdict.parsed ? "unparsed" : verdict.correct ? "true" : "false");
+        };
+  }
+};
+
+Result<JudgeParts> make_judge(const EvalArgs& args) {
+  JudgeParts parts;
+  if (args.judge.url.empty()) {
+    return parts;
+  }
+  JudgeOptions options = args.judge;
+  options.prompt = args.judge_prompt == "paper" ? JudgePrompt::kPaper : JudgePrompt::kStrict;
+  parts.client = make_http_client();
+  INFERSCALE_ASSIGN_OR_RETURN(parts.judge, Judge::create(options, *parts.client));
+  return parts;
+}
+
 /// What results depend on, besides the arms and k: their log is of one such thing.
 std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine) {
   std::string text;
@@ -88,11 +123,12 @@ std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo&
       text += question.id + "\n" + question.text + "\n" + question.answer + "\n";
     }
   }
-  return fmt::format("{} {} {} answer_tokens={} order={} seed={} store={} cache={} header={}",
-                     set.name, engine.model.fingerprint.to_hex(),
-                     sha256_128(as_byte_span(text)).to_hex(), args.options.answer_tokens,
-                     fact_order_name(args.options.order), args.options.seed, args.store_type,
-                     args.cache_type, args.options.serving_system_prompt);
+  return fmt::format(
+      "{} {} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}",
+      set.name, engine.model.fingerprint.to_hex(), sha256_128(as_byte_span(text)).to_hex(),
+      args.options.answer_tokens, fact_order_name(args.options.order), args.options.seed,
+      args.store_type, args.cache_type, args.options.serving_system_prompt, args.judge.model,
+      args.judge.url.empty() ? "" : args.judge_prompt);
 }
 
 Result<int> finish(Shell& shell, const EvalArgs& args, const BenchReport& report) {
@@ -132,7 +168,8 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
   INFERSCALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<ResultLog> log,
       ResultLog::open(args.options.directory / "results.jsonl", identity(args, set, engine)));
-  Evaluation evaluation(args.options, set, memory, *models, *log);
+  INFERSCALE_ASSIGN_OR_RETURN(JudgeParts judge, make_judge(args));
+  Evaluation evaluation(args.options, set, memory, *models, *log, judge.function());
   const Status status = evaluation.run(shell.work_control());
   if (interrupted() && !args.work.empty()) {
     shell.progress().finish();
@@ -154,6 +191,18 @@ Result<int> run_locomo(Shell& shell, EvalArgs& args) {
                   args.conversations, args.questions, args.arms, args.k, args.options.seed));
 }
 
+Result<int> run_synthetic(Shell& shell, EvalArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(resolve(args));
+  args.synthetic.seed = args.options.seed;
+  INFERSCALE_ASSIGN_OR_RETURN(const EvalSet set, make_synthetic_set(args.synthetic));
+  return evaluate(
+      shell, args, set,
+      fmt::format("inferscale eval synthetic --cases {} --facts {} --questions {} --arms {} --k {} "
+                  "--seed {}",
+                  args.synthetic.cases_per_kind, args.synthetic.facts_per_case,
+                  args.synthetic.questions_per_case, args.arms, args.k, args.options.seed));
+}
+
 void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
   command
       .text("--arms", args->arms, "ARM,...",
@@ -169,6 +218,13 @@ void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
       .choice("--cache-type", args->cache_type, {"f16", "f32"}, "Elements of the engine's cache")
       .number("--compare-rows", args->options.compared_questions, 0, 10000,
               "Of each case: questions whose KV is compared with that of a joint prefill")
+      .text("--judge", args->judge.url, "URL",
+            "Have a model at this OpenAI-compatible server judge the answers")
+      .text("--judge-model", args->judge.model, "NAME", "As the server calls it")
+      .choice("--judge-prompt", args->judge_prompt, {"paper", "strict"},
+              "The words of arXiv 2607.27090, or stricter ones of ours")
+      .text("--judge-key-env", args->judge.api_key_env, "VARIABLE",
+            "Environment variable that holds the server's key")
       .flag("--no-floor", args->no_floor, "Leave out the noise floor")
       .number("--seed", args->options.seed, "Of everything that is drawn")
       .text("--work", args->work, "DIR",
@@ -192,6 +248,15 @@ void add_eval_command(Command& root, Shell& shell) {
       .number("--questions", args->questions, 0, 100000, "Of each conversation, drawn; 0: all")
       .flag("--adversarial", args->adversarial, "The questions without an answer too");
   add_eval_options(locomo, args);
+  Command synthetic =
+      eval.add(shell,
+               {"synthetic", "On made-up facts, each kind of which isolates one cause",
+                "inferscale eval synthetic --arms header,window:8@4 --k 20"},
+               [&shell, args] { return run_synthetic(shell, *args); });
+  synthetic.number("--cases", args->synthetic.cases_per_kind, 1, 1000, "Of each kind")
+      .number("--facts", args->synthetic.facts_per_case, 16, 128, "Of each case")
+      .number("--questions", args->synthetic.questions_per_case, 1, 8, "Of each case");
+  add_eval_options(synthetic, args);
 }
 
 }  // namespace inferscale::cli

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
+#include "base/day.h"
 #include "base/utf8.h"
 
 namespace inferscale {
@@ -90,18 +90,6 @@ Result<bool> sample_joins(const Tokenizer& tokenizer, const ChatFormat& format,
   return at_once == apart;
 }
 
-std::string date_text(TimestampUs time, int offset_minutes) {
-  static constexpr std::array<const char*, 12> kMonths = {
-      "January", "February", "March",     "April",   "May",      "June",
-      "July",    "August",   "September", "October", "November", "December"};
-  const std::chrono::sys_time<std::chrono::microseconds> at{std::chrono::microseconds(time) +
-                                                            std::chrono::minutes(offset_minutes)};
-  const std::chrono::year_month_day date{std::chrono::floor<std::chrono::days>(at)};
-  return fmt::format("{} {} {}", static_cast<unsigned>(date.day()),
-                     kMonths[static_cast<unsigned>(date.month()) - 1],
-                     static_cast<int>(date.year()));
-}
-
 Status check_options(const PromptOptions& options) {
   INFERSCALE_RETURN_IF_ERROR(check_text("system prompt", options.system_prompt, 64U << 10));
   INFERSCALE_RETURN_IF_ERROR(check_text("preamble", options.preamble, 4096));
@@ -153,7 +141,7 @@ std::string PromptBuilder::fact_line_text(std::string_view text,
   if (!event_time) {
     return line + "\n";
   }
-  return date_text(*event_time, event_offset_minutes) + ": " + line + "\n";
+  return format_day(*event_time, event_offset_minutes) + ": " + line + "\n";
 }
 
 Result<std::vector<TokenId>> PromptBuilder::fact_line(std::string_view text,
