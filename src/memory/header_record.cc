@@ -21,8 +21,9 @@ HeaderSegment lease_header(ServiceCore& core, const EngineParts& parts) {
   request.token_ids = header.segment.tokens;
   request.context_id = header.meta.context_id;
   std::vector<Lease> leases = core.store().acquire(std::array{request});
+  header.no_room = leases.front().reason() == MissReason::kNoRoom;
   // An engine that cannot inject cannot capture either: there is nothing to warm.
-  header.cold = !leases.front().ready() && parts.engine->info().injection;
+  header.cold = !leases.front().ready() && !header.no_room && parts.engine->info().injection;
   if (leases.front().ready()) {
     header.segment.lease = std::move(leases.front());
   }
