@@ -2,11 +2,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "base/split_text.h"
 #include "base/utf8.h"
 #include "cli/import/import_formats.h"
+#include "reader_choice.h"
 
 /// Any bytes may be given to `import`: they are refused, or every turn and fact that comes out is
 /// text in UTF-8 that knows which item of the file it came from.
@@ -74,20 +76,30 @@ void check_split(std::string_view text) {
   require(kept == visible(text));
 }
 
-}  // namespace
+constexpr std::uint8_t kReaders = 7;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  for (const auto format : {inferscale::ImportFormat::kAuto, inferscale::ImportFormat::kOpenAi,
-                            inferscale::ImportFormat::kMem0, inferscale::ImportFormat::kLocomo,
-                            inferscale::ImportFormat::kInferscale}) {
+void run_reader(std::uint8_t reader, std::string_view bytes) {
+  constexpr inferscale::ImportFormat kFormats[] = {
+      inferscale::ImportFormat::kAuto, inferscale::ImportFormat::kOpenAi,
+      inferscale::ImportFormat::kMem0, inferscale::ImportFormat::kLocomo,
+      inferscale::ImportFormat::kInferscale};
+  static_assert(std::size(kFormats) + 2 == kReaders);
+  if (reader < std::size(kFormats)) {
     inferscale::ImportOptions options;
-    options.format = format;
+    options.format = kFormats[reader];
     // What is whole of a damaged export is read on: nearly all inputs are damaged ones.
     options.salvage = true;
     check(inferscale::parse_import(bytes, options));
+  } else if (reader == std::size(kFormats)) {
+    check(inferscale::parse_facts_file(bytes));
+  } else {
+    check_split(bytes);
   }
-  check(inferscale::parse_facts_file(bytes));
-  check_split(bytes);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  reader_choice::dispatch(data, size, kReaders, run_reader);
   return 0;
 }

@@ -33,7 +33,7 @@ struct MemoryOptions {
   /// there is a fact. Off: all that is left to `encode_pending`.
   bool encode_in_background = false;
 
-  std::uint64_t host_budget_bytes = 1ULL << 30;  ///< records in memory
+  std::uint64_t host_budget_bytes = 1ULL << 30;  ///< records in memory; 0 keeps none, docs/cli.md
   std::uint64_t disk_budget_bytes = 8ULL << 30;  ///< records on disk; 0 keeps none
   KvCodec store_codec = KvCodec::kF16;
   KvCodec cache_dtype = KvCodec::kF16;

@@ -29,6 +29,10 @@ Status failed(const char* action, const std::filesystem::path& path, int error) 
   std::string message = fmt::format("cannot {} {}: {}", action, path.string(),
                                     std::generic_category().message(error));
   switch (error) {
+    case EROFS:
+      return unavailable(message +
+                         "; mount it for writing, or copy the data directory to a disk that can be "
+                         "written: InferScale opens none for reading alone");
     case ENOENT:
     case ENOTDIR:
       return not_found(std::move(message));

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -21,11 +22,23 @@ struct DeleteArgs {
 };
 
 Result<DeleteRequest> make_request(const Shell& shell, const DeleteArgs& args) {
-  const int choices =
-      (args.ids.empty() ? 0 : 1) + (args.filter.empty() ? 0 : 1) + (args.all_in_scope ? 1 : 0);
-  if (choices != 1) {
-    return invalid_argument(
-        "give the ids of the facts to erase, or --filter, or --all-in-scope, not both");
+  std::vector<const char*> choices;
+  if (!args.ids.empty()) {
+    choices.push_back("ids");
+  }
+  if (!args.filter.empty()) {
+    choices.push_back("--filter");
+  }
+  if (args.all_in_scope) {
+    choices.push_back("--all-in-scope");
+  }
+  if (choices.empty()) {
+    return invalid_argument("give the ids of the facts to erase, or --filter, or --all-in-scope");
+  }
+  if (choices.size() > 1) {
+    return invalid_argument(fmt::format(
+        "{} cannot be given together: each says by itself which facts to erase; give one of them",
+        fmt::join(choices, " and ")));
   }
   DeleteRequest request;
   INFERSCALE_ASSIGN_OR_RETURN(request.scope, shell.scope());

@@ -63,7 +63,8 @@ class ExportFile {
       file_ = stdout;
       return {};
     }
-    if (lies_in(path_, data_directory)) {
+    // The folder of the records may be a link to another disk.
+    if (lies_in(path_, data_directory) || lies_in(path_, data_directory / "kv")) {
       return refused(path_, "it lies in the data directory, whose files are the memory itself");
     }
     std::error_code error;

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <string>
 
 #include "cli/command.h"
@@ -69,6 +70,11 @@ int report_usage(const CLI::App& app, const Shell& shell, const CLI::ParseError&
       shell, invalid_argument(fmt::format("{} (see {} --help)", what, chosen_command(app))));
 }
 
+int report_unwritten() {
+  write_stderr_line("inferscale: kUnavailable: the output could not be written");
+  return error_row(StatusCode::kUnavailable).exit_code;
+}
+
 int run_action(Shell& shell) {
   if (const Status status = start_logging(shell.options().verbose); !status.ok()) {
     return report_error(shell, status);
@@ -85,8 +91,7 @@ int run_action(Shell& shell) {
     return report_error(shell, result.status());
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    write_stderr_line("inferscale: kUnavailable: the output could not be written");
-    return error_row(StatusCode::kUnavailable).exit_code;
+    return report_unwritten();
   }
   return *result;
 }
@@ -121,7 +126,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
-      return app.exit(error);  // --help, --version
+      const int code = app.exit(error);  // --help, --version
+      std::cout.flush();
+      return std::cout.good() ? code : report_unwritten();
     }
     // Parsing stopped somewhere, perhaps before it came to --json.
     shell.options().json = std::any_of(argv + 1, argv + argc, [](const char* argument) {

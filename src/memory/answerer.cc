@@ -292,6 +292,8 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
     prompt.fallbacks.add("header_cold");
     branch.captures.push_back(
         {0, static_cast<std::uint32_t>(header.segment.tokens.size()), header.meta});
+  } else if (header.no_room) {
+    prompt.fallbacks.add(miss_reason_name(MissReason::kNoRoom));
   }
   run.plan.push_back(std::move(header.segment));
   append_lines(prompt.lines, true, run.plan);

@@ -102,6 +102,8 @@ RunRequest ServiceChat::make_run(EngineParts& parts, PreparedPrompt& prompt,
       prompt.fallbacks.add("header_cold");
       branch.captures.push_back(
           {0, static_cast<std::uint32_t>(header.segment.tokens.size()), header.meta});
+    } else if (header.no_room) {
+      prompt.fallbacks.add(miss_reason_name(MissReason::kNoRoom));
     }
     run.plan.push_back(header.segment);
   } else {

@@ -37,11 +37,19 @@ void judge(const fs::path& path, bool top, DataFiles& files) {
     return;  // gone since it was listed
   }
   ++files.count;
+  const std::string name = path.filename().string();
+  if (!top && !S_ISREG(info.st_mode) && is_disk_tier_file(name)) {
+    files.impostors.push_back(path);
+    return;
+  }
+  if (top && name.starts_with(kSetAsidePrefix)) {
+    files.foreign.push_back(path);
+    return;
+  }
   if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) {
     files.odd.push_back(path);
     return;
   }
-  const std::string name = path.filename().string();
   if (top && name.find(kTemporaryMark) != std::string::npos) {
     files.leftovers.push_back(path);
   } else if (top && std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {

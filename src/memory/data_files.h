@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "inferscale/status.h"
@@ -17,7 +18,12 @@ struct DataFiles {
   std::vector<std::filesystem::path> foreign;    ///< names that InferScale does not give
   std::vector<std::filesystem::path> odd;        ///< links, pipes, devices: never followed
   std::vector<std::filesystem::path> unknown;    ///< below `kv`, but nothing that the store writes
+  std::vector<std::filesystem::path> impostors;  ///< a folder or link under a name of the store's
 };
+
+/// What repair puts before the name of an impostor that it moves into the data directory. From then
+/// on it is as foreign as anything else that InferScale did not make.
+inline constexpr std::string_view kSetAsidePrefix = "set-aside-";
 
 /// Reads the directory, `kv` and all below it. Files that vanish meanwhile are passed over.
 /// Errors: kUnavailable.

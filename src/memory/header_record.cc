@@ -27,8 +27,9 @@ PrefixSegment lease_prefix(ServiceCore& core, const EngineParts& parts, std::vec
   request.token_ids = prefix.segment.tokens;
   request.context_id = prefix.meta.context_id;
   std::vector<Lease> leases = core.store().acquire(std::array{request});
+  prefix.no_room = leases.front().reason() == MissReason::kNoRoom;
   // An engine that cannot inject cannot capture either: there is nothing to warm.
-  prefix.cold = !leases.front().ready() && parts.engine->info().injection;
+  prefix.cold = !leases.front().ready() && !prefix.no_room && parts.engine->info().injection;
   if (leases.front().ready()) {
     prefix.segment.lease = std::move(leases.front());
   }

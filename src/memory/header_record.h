@@ -13,6 +13,9 @@ namespace inferscale {
 struct PrefixSegment {
   Segment segment;
   bool cold = false;  ///< no KV at hand: it is prefilled, and captured by the caller with `meta`
+  /// It is on disk, but the host budget is full of what answers use: it is prefilled, and not
+  /// captured again.
+  bool no_room = false;
   RecordMeta meta;
   /// A fact of the scope that it tells of: without that fact it is not kept. Unset: of nobody.
   std::optional<Fact> witness;

@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+
 #include "base/file.h"
 #include "memory/data_files.h"
 #include "memory/record_audit.h"
@@ -52,6 +56,31 @@ Status repair_records(ServiceCore& core, const WorkControl& control, RepairRepor
   return Status();
 }
 
+/// What stands where the store looks for a file of its own keeps it from erasing. It was not made
+/// by InferScale: it is moved aside, not removed, and a link is not followed.
+Status set_impostors_aside(ServiceCore& core, RepairReport& report) {
+  const std::filesystem::path& directory = core.options().directory;
+  INFERSCALE_ASSIGN_OR_RETURN(const DataFiles files, list_data_files(directory));
+  for (const std::filesystem::path& path : files.impostors) {
+    std::error_code error;
+    const std::string name = std::string(kSetAsidePrefix) + path.filename().string();
+    std::filesystem::path target = directory / name;
+    for (int i = 2; exists(symlink_status(target, error)); ++i) {
+      target = directory / fmt::format("{}-{}", name, i);
+    }
+    std::filesystem::rename(path, target, error);
+    if (error) {
+      return unavailable(fmt::format("cannot move {} to {}: {}; move it away by hand",
+                                     path.string(), target.string(), error.message()));
+    }
+    note(report,
+         fmt::format("{} is no file of the store: moved to {}; look what it is, and remove it",
+                     path.string(), target.string()),
+         1);
+  }
+  return Status();
+}
+
 Status repair_files(ServiceCore& core, RepairReport& report) {
   INFERSCALE_ASSIGN_OR_RETURN(const DataFiles files, list_data_files(core.options().directory));
   for (const std::filesystem::path& path : files.open_to_others) {
@@ -69,6 +98,7 @@ Status repair_files(ServiceCore& core, RepairReport& report) {
 
 Result<RepairReport> repair_data(ServiceCore& core, const WorkControl& control) {
   RepairReport report;
+  INFERSCALE_RETURN_IF_ERROR(set_impostors_aside(core, report));
   INFERSCALE_RETURN_IF_ERROR(repair_catalog(core, control, report));
   INFERSCALE_RETURN_IF_ERROR(repair_records(core, control, report));
   INFERSCALE_RETURN_IF_ERROR(repair_files(core, report));

@@ -97,9 +97,12 @@ Status verify_files(ServiceCore& core, VerifyReport& report) {
              "InferScale never makes one and does not follow it: remove it", report);
   list_paths(files.unknown, "unknown_file", "not a file that the store writes; it may hold KV",
              "deletes do not reach it: look what it is, and remove it", report);
+  list_paths(files.impostors, "odd_file", "bears the name of a file of the store, and is none",
+             "repair moves it out of kv/ into the data directory: look what it is, and remove it",
+             report);
   report.counts.foreign_files = files.foreign.size();
   const std::uint64_t problems = files.open_to_others.size() + files.leftovers.size() +
-                                 files.odd.size() + files.unknown.size();
+                                 files.odd.size() + files.unknown.size() + files.impostors.size();
   std::string detail = summary(files.count, "files and folders", problems);
   for (const std::filesystem::path& path : files.foreign) {
     detail += fmt::format("{}{}", &path == files.foreign.data() ? "; not InferScale's: " : ", ",

@@ -35,8 +35,9 @@ Status read_failed(const std::filesystem::path& name) {
       fmt::format("cannot read {}: {}", name.string(), std::generic_category().message(errno)));
 }
 
-Result<Hash128> hash_descriptor(int descriptor, const std::filesystem::path& name) {
-  std::vector<std::byte> buffer(kChunk);
+Result<Hash128> hash_descriptor(int descriptor, std::uint64_t size,
+                                const std::filesystem::path& name) {
+  std::vector<std::byte> buffer(std::clamp<std::uint64_t>(size, 1, kChunk));
   Sha256Stream stream;
   std::uint64_t offset = 0;
   while (true) {
@@ -123,7 +124,8 @@ Result<Hash128> file_content_hash(int descriptor, const std::filesystem::path& n
       return *known;
     }
   }
-  INFERSCALE_ASSIGN_OR_RETURN(const Hash128 content, hash_descriptor(descriptor, name));
+  INFERSCALE_ASSIGN_OR_RETURN(const Hash128 content,
+                              hash_descriptor(descriptor, before.size, name));
   INFERSCALE_ASSIGN_OR_RETURN(const FileIdentity after, file_identity(descriptor, name));
   if (before != after) {
     return unavailable(name.string() + " changed while it was read; try again");

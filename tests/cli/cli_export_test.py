@@ -104,6 +104,13 @@ class Export(CliCase):
                 message = self.fails(2, "kInvalidArgument", "export", "--output", target)
                 self.assertIn(str(target), message)
                 self.assertIn("data directory", message)
+        elsewhere = self.root / "elsewhere"
+        (self.data / "kv").rename(elsewhere)
+        (self.data / "kv").symlink_to(elsewhere)
+        message = self.fails(2, "kInvalidArgument", "export", "--output", elsewhere / "new.jsonl")
+        self.assertIn("data directory", message)
+        (self.data / "kv").unlink()
+        elsewhere.rename(self.data / "kv")
         for name, inode in before.items():
             if (self.data / name).exists() or not name.endswith(("-wal", "-shm")):
                 self.assertEqual((self.data / name).stat().st_ino, inode, name)

@@ -55,11 +55,11 @@ class Usage(CliCase):
             (["update", "id"], ["--text", "--metadata", "--time"]),
             (["delete"], ["--all-in-scope"]),
             (["delete", "--all-in-scope"], ["--yes"]),
-            (["delete", "a", "--all-in-scope", "--yes"], ["not both"]),
+            (["delete", "a", "--all-in-scope", "--yes"], ["ids and --all-in-scope", "together"]),
             (["list", "--context", "window"], ["window"]),
             (["list", "--data", ""], ["--data", "empty"]),
             (["delete", "--filter", "{}"], ["--yes", "--dry-run"]),
-            (["delete", "a", "--filter", "{}"], ["not both"]),
+            (["delete", "a", "--filter", "{}"], ["ids and --filter", "together"]),
         ]
         for arguments, words in cases:
             with self.subTest(" ".join(arguments)):
@@ -78,11 +78,13 @@ class Usage(CliCase):
         self.assertIn(b"--data DIR", reply.err)
 
     def test_closed_output_is_an_error(self):
-        with open("/dev/full", "wb") as full:
-            import subprocess
-            run = subprocess.run(self.command("version"), env=self.env, stdout=full, stderr=subprocess.PIPE, check=False)
-        self.assertEqual(run.returncode, 6)
-        self.assertIn(b"could not be written", run.stderr)
+        import subprocess
+        for arguments in (["version"], ["--help"], ["list", "--help"], ["list", "--json"]):
+            with self.subTest(" ".join(arguments)), open("/dev/full", "wb") as full:
+                run = subprocess.run(self.command(*arguments), env=self.env, stdout=full, stderr=subprocess.PIPE,
+                                     check=False)
+                self.assertEqual(run.returncode, 6)
+                self.assertIn(b"could not be written", run.stderr)
 
 
 class WithoutModels(CliCase):

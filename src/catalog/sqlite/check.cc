@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "catalog/sqlite/fact_check.h"
+#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/row_rules.h"
 #include "catalog/sqlite/schema.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
@@ -71,6 +72,34 @@ Status check_identity(Connection& connection, CheckLog& log) {
   return Status();
 }
 
+/// Everything that the schema says, a line for each object; without the tables that FTS5 makes for
+/// itself, whose text is its own.
+Result<std::vector<std::string>> schema_lines(Connection& connection) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare_once("SELECT type || ' ' || name || ' on ' || tbl_name || ': ' ||"
+                              " coalesce(sql, '') FROM sqlite_schema"
+                              " WHERE name NOT LIKE 'keywords\\_%' ESCAPE '\\' ORDER BY 1"));
+  std::vector<std::string> lines;
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.for_each([&](const Statement& row) { lines.push_back(row.text(0)); }));
+  return lines;
+}
+
+/// Against that of a new catalog: a trigger that adds where it should take away is valid SQL.
+Status check_schema(Connection& connection, CheckLog& log) {
+  INFERSCALE_ASSIGN_OR_RETURN(const Session fresh,
+                              Session::open(":memory:", Connection::Mode::kReadWrite));
+  INFERSCALE_RETURN_IF_ERROR(migrate(*fresh.connection, migrations()));
+  INFERSCALE_ASSIGN_OR_RETURN(const auto expected, schema_lines(*fresh.connection));
+  INFERSCALE_ASSIGN_OR_RETURN(const auto found, schema_lines(connection));
+  if (found != expected) {
+    log.problem("database_schema", "its tables, indexes and triggers are not those of a catalog",
+                "restore a backup, or `export` what can still be read into a new data directory");
+  }
+  return Status();
+}
+
 Status check_references(Connection& connection, CheckLog& log) {
   INFERSCALE_ASSIGN_OR_RETURN(Statement statement,
                               connection.prepare_once("PRAGMA foreign_key_check"));
@@ -101,6 +130,23 @@ Status check_facts(Session& session, CheckLog& log) {
   return for_each_bad_fact(session, [&](const BadFact& bad) {
     log.problem(bad.kind, fmt::format("fact {}: {}", bad.id, bad.why), bad.repair);
   });
+}
+
+Status check_checksums(Connection& connection, CheckLog& log) {
+  for (const ChecksummedTable& table : checksummed_tables()) {
+    INFERSCALE_ASSIGN_OR_RETURN(Statement count, connection.prepare_once(fmt::format(
+                                                     "SELECT count(*) FROM {}", table.table)));
+    INFERSCALE_RETURN_IF_ERROR(count.step().status());
+    log.looked_at(static_cast<std::uint64_t>(count.integer(0)));
+  }
+  return for_each_unsound_row(
+      connection, [&](const ChecksummedTable& table, const std::string& key) {
+        log.problem(
+            "row_checksum",
+            fmt::format("{}: {} does not match its checksum, its content was damaged", table.table,
+                        key),
+            "restore a backup or erase it (`delete`); repair accepts what is there and names it");
+      });
 }
 
 Status check_vector_values(Connection& connection, CheckLog& log) {
@@ -140,6 +186,7 @@ constexpr NamedCheck kChecks[] = {
     {"database",
      [](Session& session, bool full, CheckLog& log) {
        INFERSCALE_RETURN_IF_ERROR(check_identity(*session.connection, log));
+       INFERSCALE_RETURN_IF_ERROR(check_schema(*session.connection, log));
        return check_pages(*session.connection, full, log);
      }},
     {"references",
@@ -152,6 +199,10 @@ constexpr NamedCheck kChecks[] = {
        INFERSCALE_RETURN_IF_ERROR(
            count_rows(*session.connection, log, "SELECT count(*) FROM facts"));
        return full ? check_facts(session, log) : Status();
+     }},
+    {"checksums",
+     [](Session& session, bool full, CheckLog& log) {
+       return full ? check_checksums(*session.connection, log) : Status();
      }},
     {"history",
      [](Session& session, bool, CheckLog& log) {

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
+#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/scrub_vfs.h"
 
 namespace inferscale::sqlite {
@@ -67,6 +70,25 @@ const char* advice_of(int rc) {
     default:
       return "this is a fault of InferScale: please report it";
   }
+}
+
+/// Whether a statement failed because of what the file says its tables are. Our statements are
+/// fixed, so that a name which is not there, or an index that cannot be used as one, is a damaged
+/// schema. (What SQLite itself finds malformed is SQLITE_CORRUPT.)
+bool says_schema_is_damaged(std::string_view message) {
+  constexpr std::string_view kSigns[] = {"no such ",
+                                         "has no column named",
+                                         "syntax error",
+                                         "error in ",
+                                         "has no columns",
+                                         "unrecognized token",
+                                         "unsupported file format",
+                                         "vtable constructor failed",
+                                         "foreign key mismatch",
+                                         "SQL logic error"};
+  return std::any_of(std::begin(kSigns), std::end(kSigns), [&](std::string_view sign) {
+    return message.find(sign) != std::string_view::npos;
+  });
 }
 
 Status make_error(int rc, const std::filesystem::path& file, std::string_view detail) {
@@ -220,6 +242,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const std::filesystem::path
   INFERSCALE_RETURN_IF_ERROR(
       connection->exec("PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=ON;"
                        "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;"));
+  INFERSCALE_RETURN_IF_ERROR(register_row_checksum(*connection));
   if (mode == Mode::kReadOnly) {
     INFERSCALE_RETURN_IF_ERROR(connection->exec("PRAGMA query_only=ON; PRAGMA cache_size=-8192"));
   }
@@ -238,7 +261,11 @@ Connection::~Connection() {
 
 Status Connection::error(int rc) const {
   const bool current = sqlite3_extended_errcode(raw_) == rc || sqlite3_errcode(raw_) == rc;
-  return make_error(rc, file_, current ? sqlite3_errmsg(raw_) : sqlite3_errstr(rc));
+  const char* const message = current ? sqlite3_errmsg(raw_) : sqlite3_errstr(rc);
+  if (primary_code(rc) == SQLITE_ERROR && says_schema_is_damaged(message)) {
+    return make_error(SQLITE_CORRUPT, file_, fmt::format("its schema is damaged: {}", message));
+  }
+  return make_error(rc, file_, message);
 }
 
 Status Connection::exec(const char* sql) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "catalog/sqlite/fact_rows.h"
+#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 
 namespace inferscale::sqlite {
@@ -37,12 +38,18 @@ Result<std::uint64_t> count_versions(Connection& connection, const std::vector<S
 Status visit_turn(Connection& connection, std::int64_t pk, const CatalogVisitor& visitor) {
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement row,
-      connection.prepare("SELECT t.id, o.tenant, o.user, s.agent, s.run, t.speaker, t.role, t.text,"
-                         " t.event_time, t.event_offset FROM turns t JOIN scopes s ON s.pk = "
-                         "t.scope JOIN owners o ON o.pk = s.owner WHERE t.pk = ?1"));
+      connection.prepare(
+          "SELECT t.id, o.tenant, o.user, s.agent, s.run, t.speaker, t.role, t.text,"
+          " t.event_time, t.event_offset, t.checksum IS inferscale_checksum(t.scope, t.id,"
+          "  t.event_time, t.event_offset, t.speaker, t.role, t.text)"
+          " FROM turns t JOIN scopes s ON s.pk = t.scope"
+          " JOIN owners o ON o.pk = s.owner WHERE t.pk = ?1"));
   INFERSCALE_ASSIGN_OR_RETURN(const bool found, row.with(pk).step());
   if (!found) {
     return Status();
+  }
+  if (row.integer(10) != 1) {
+    return unsound_row("turn " + row.text(0));
   }
   return visitor.turn(Turn{row.text(0), Scope{row.text(1), row.text(2), row.text(3), row.text(4)},
                            row.text(5), row.text(6), row.text(7), row.integer(8),

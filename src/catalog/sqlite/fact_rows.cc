@@ -5,24 +5,29 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "catalog/sqlite/row_checksum.h"
 
 namespace inferscale::sqlite {
 namespace {
 
 constexpr std::string_view kSelectById =
     "SELECT f.pk, f.scope, s.owner, f.id, o.tenant, o.user, s.agent, s.run, f.version, f.text,"
-    " f.metadata, f.event_time, f.event_offset, f.ingest_time"
+    " f.metadata, f.event_time, f.event_offset, f.ingest_time,"
+    " f.checksum IS inferscale_checksum(f.id, f.scope, f.version, f.ingest_time, f.event_time,"
+    "  f.event_offset, f.text, f.metadata)"
     " FROM facts f JOIN scopes s ON s.pk = f.scope JOIN owners o ON o.pk = s.owner"
     " WHERE f.id = ?1";
 constexpr std::string_view kSelectByPk =
     "SELECT f.pk, f.scope, s.owner, f.id, o.tenant, o.user, s.agent, s.run, f.version, f.text,"
-    " f.metadata, f.event_time, f.event_offset, f.ingest_time"
+    " f.metadata, f.event_time, f.event_offset, f.ingest_time,"
+    " f.checksum IS inferscale_checksum(f.id, f.scope, f.version, f.ingest_time, f.event_time,"
+    "  f.event_offset, f.text, f.metadata)"
     " FROM facts f JOIN scopes s ON s.pk = f.scope JOIN owners o ON o.pk = s.owner"
     " WHERE f.pk = ?1";
 
 /// Of a row of the statements above.
 Result<FactRow> read_row(Connection& connection, const Statement& row) {
-  FactRow result{row.integer(0), row.integer(1), row.integer(2), {}};
+  FactRow result{row.integer(0), row.integer(1), row.integer(2), {}, row.integer(14) == 1};
   Fact& fact = result.fact;
   fact.sequence = result.pk;
   fact.id = row.text(3);
@@ -35,10 +40,13 @@ Result<FactRow> read_row(Connection& connection, const Statement& row) {
   fact.ingest_time = row.integer(13);
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement sources,
-      connection.prepare("SELECT turn_id FROM fact_sources WHERE fact = ?1 ORDER BY position"));
+      connection.prepare("SELECT turn_id, checksum IS inferscale_checksum(fact, position, turn_id)"
+                         " FROM fact_sources WHERE fact = ?1 ORDER BY position"));
   sources.with(result.pk);
-  INFERSCALE_RETURN_IF_ERROR(
-      sources.for_each([&](const Statement& s) { fact.source_turns.push_back(s.text(0)); }));
+  INFERSCALE_RETURN_IF_ERROR(sources.for_each([&](const Statement& s) {
+    fact.source_turns.push_back(s.text(0));
+    result.sound = result.sound && s.integer(1) == 1;
+  }));
   return result;
 }
 
@@ -79,12 +87,17 @@ Result<FactRow> writable_fact(Connection& connection, const Scope& request, std:
   return row;
 }
 
+Status check_sound(const FactRow& row) {
+  return row.sound ? Status() : unsound_row("fact " + row.fact.id);
+}
+
 Result<std::vector<Fact>> load_facts(Connection& connection, std::span<const std::int64_t> pks) {
   std::vector<Fact> facts;
   facts.reserve(pks.size());
   for (const std::int64_t pk : pks) {
     INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_by(connection, kSelectByPk, pk));
     if (row) {
+      INFERSCALE_RETURN_IF_ERROR(check_sound(*row));
       facts.push_back(std::move(row->fact));
     }
   }
@@ -95,13 +108,20 @@ Result<std::vector<FactVersion>> load_history(Connection& connection, std::int64
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement statement,
       connection.prepare("SELECT version, text, metadata, event_time, event_offset, valid_from,"
-                         " valid_to FROM fact_history WHERE fact = ?1 ORDER BY version"));
+                         " valid_to, checksum IS inferscale_checksum(fact, version, valid_from,"
+                         "  valid_to, event_time, event_offset, text, metadata)"
+                         " FROM fact_history WHERE fact = ?1 ORDER BY version"));
   std::vector<FactVersion> versions;
+  bool sound = true;
   INFERSCALE_RETURN_IF_ERROR(statement.with(fact).for_each([&](const Statement& old) {
+    sound = sound && old.integer(7) == 1;
     versions.push_back({static_cast<std::uint32_t>(old.integer(0)), "", old.text(1), old.text(2),
                         old.optional_integer(3), static_cast<int>(old.integer(4)), old.integer(5),
                         old.integer(6)});
   }));
+  if (!sound) {
+    return unsound_row(fmt::format("the history of the fact in row {}", fact));
+  }
   return versions;
 }
 
@@ -123,8 +143,9 @@ Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_tim
 
 Status insert_turn(Connection& connection, std::int64_t scope, const Turn& turn) {
   return connection.run(
-      "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text)"
-      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+      "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text, checksum)"
+      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, inferscale_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7))"
+      " ON CONFLICT DO NOTHING",
       scope, std::string_view(turn.id), turn.event_time, std::int64_t{turn.event_offset_minutes},
       std::string_view(turn.speaker), std::string_view(turn.role), std::string_view(turn.text));
 }
@@ -133,8 +154,9 @@ Status insert_sources(Connection& connection, std::int64_t fact,
                       std::span<const std::string> turns) {
   for (std::size_t i = 0; i < turns.size(); ++i) {
     INFERSCALE_RETURN_IF_ERROR(
-        connection.run("INSERT INTO fact_sources(fact, position, turn_id) VALUES(?1, ?2, ?3)", fact,
-                       static_cast<std::int64_t>(i), std::string_view(turns[i])));
+        connection.run("INSERT INTO fact_sources(fact, position, turn_id, checksum)"
+                       " VALUES(?1, ?2, ?3, inferscale_checksum(?1, ?2, ?3))",
+                       fact, static_cast<std::int64_t>(i), std::string_view(turns[i])));
   }
   return Status();
 }

@@ -18,7 +18,12 @@ struct FactRow {
   std::int64_t scope = 0;
   std::int64_t owner = 0;
   Fact fact;
+  bool sound = true;  ///< it and its citations match their checksums
 };
+
+/// Errors: kDataLoss when the row is not sound. To be asked wherever content is read; what erases a
+/// fact or only looks for its row does not ask.
+[[nodiscard]] Status check_sound(const FactRow& row);
 
 /// By id, whatever its scope; nothing when there is none.
 [[nodiscard]] Result<std::optional<FactRow>> find_fact(Connection& connection, std::string_view id);
@@ -29,11 +34,13 @@ struct FactRow {
 /// request's scope.
 [[nodiscard]] Result<FactRow> writable_fact(Connection& connection, const Scope& request,
                                             std::string_view id);
-/// Reads live facts by row key, in the order of `pks`; keys that are gone are left out.
+/// Reads live facts by row key, in the order of `pks`; keys that are gone are left out. Errors:
+/// kDataLoss names the first that does not match its checksum.
 [[nodiscard]] Result<std::vector<Fact>> load_facts(Connection& connection,
                                                    std::span<const std::int64_t> pks);
 
-/// The superseded versions of a fact, oldest first.
+/// The superseded versions of a fact, oldest first. Errors: kDataLoss when one does not match its
+/// checksum.
 [[nodiscard]] Result<std::vector<FactVersion>> load_history(Connection& connection,
                                                             std::int64_t fact);
 

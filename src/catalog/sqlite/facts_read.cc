@@ -5,6 +5,7 @@
 
 #include "catalog/sqlite/fact_rows.h"
 #include "catalog/sqlite/filter_sql.h"
+#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 
 namespace inferscale::sqlite {
@@ -30,11 +31,15 @@ Result<std::optional<Turn>> find_turn(Connection& connection, const ScopeRow& sc
                                       std::string_view id) {
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement statement,
-      connection.prepare("SELECT speaker, role, text, event_time, event_offset FROM turns"
-                         " WHERE scope = ?1 AND id = ?2"));
+      connection.prepare("SELECT speaker, role, text, event_time, event_offset,"
+                         " checksum IS inferscale_checksum(scope, id, event_time, event_offset,"
+                         "  speaker, role, text) FROM turns WHERE scope = ?1 AND id = ?2"));
   INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope.pk, id).step());
   if (!found) {
     return std::optional<Turn>();
+  }
+  if (statement.integer(5) != 1) {
+    return unsound_row("turn " + std::string(id));
   }
   return std::optional<Turn>(Turn{std::string(id), scope.scope, statement.text(0),
                                   statement.text(1), statement.text(2), statement.integer(3),
@@ -77,6 +82,7 @@ Result<CatalogCounts> count_scopes(Connection& connection, const std::vector<Sco
 Result<Fact> SqliteCatalog::get_fact(const Scope& request, std::string_view id) {
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   INFERSCALE_ASSIGN_OR_RETURN(FactRow row, readable_fact(reader.connection(), request, id));
+  INFERSCALE_RETURN_IF_ERROR(check_sound(row));
   return std::move(row.fact);
 }
 
@@ -88,6 +94,7 @@ Result<std::vector<Fact>> SqliteCatalog::get_facts(const Scope& request,
   for (const std::string& id : ids) {
     INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_fact(reader.connection(), id));
     if (row && scope_permits(request, row->fact.scope)) {
+      INFERSCALE_RETURN_IF_ERROR(check_sound(*row));
       facts.push_back(std::move(row->fact));
     }
   }
@@ -120,6 +127,7 @@ Result<std::vector<FactVersion>> SqliteCatalog::history(const Scope& request, st
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   Connection& connection = reader.connection();
   INFERSCALE_ASSIGN_OR_RETURN(const FactRow row, readable_fact(connection, request, id));
+  INFERSCALE_RETURN_IF_ERROR(check_sound(row));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<FactVersion> versions, load_history(connection, row.pk));
   const Fact& live = row.fact;
   versions.push_back({live.version, "", live.text, live.metadata, live.event_time,

@@ -35,7 +35,8 @@ Result<AddOutcome> add_one(Connection& connection, KeywordTokenizer& tokenizer, 
   }
   INFERSCALE_RETURN_IF_ERROR(connection.run(
       "INSERT INTO facts(id, scope, version, content_hash, n_terms, ingest_time, event_time,"
-      " event_offset, text, metadata) VALUES(?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+      " event_offset, text, metadata, checksum) VALUES(?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9,"
+      " inferscale_checksum(?1, ?2, 1, ?5, ?6, ?7, ?8, ?9))",
       std::string_view(id), scope.pk, hash, tokenizer.count_terms(item.text), now, item.event_time,
       std::int64_t{item.event_offset_minutes}, std::string_view(item.text),
       std::string_view(item.metadata)));
@@ -90,9 +91,9 @@ Status check_unique(Connection& connection, const FactRow& row, const Fact& afte
 Status archive(Connection& connection, const FactRow& row, TimestampUs valid_to) {
   const Fact& fact = row.fact;
   return connection.run(
-      "INSERT INTO fact_history(fact, version, valid_from, valid_to, event_time, event_offset, "
-      "text,"
-      " metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+      "INSERT INTO fact_history(fact, version, valid_from, valid_to, event_time, event_offset,"
+      " text, metadata, checksum) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,"
+      " inferscale_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8))",
       row.pk, std::int64_t{fact.version}, fact.ingest_time, valid_to, fact.event_time,
       std::int64_t{fact.event_offset_minutes}, std::string_view(fact.text),
       std::string_view(fact.metadata));
@@ -163,6 +164,7 @@ Result<Fact> SqliteCatalog::update_fact(const Scope& request, std::string_view i
   INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
   Connection& connection = write.connection;
   INFERSCALE_ASSIGN_OR_RETURN(const FactRow before, writable_fact(connection, request, id));
+  INFERSCALE_RETURN_IF_ERROR(check_sound(before));
   if (patch.if_version && *patch.if_version != before.fact.version) {
     return conflict(
         fmt::format("fact {} has version {}, not {}: read it again and repeat the change", id,
@@ -180,7 +182,8 @@ Result<Fact> SqliteCatalog::update_fact(const Scope& request, std::string_view i
   INFERSCALE_RETURN_IF_ERROR(archive(connection, before, after.fact.ingest_time));
   INFERSCALE_RETURN_IF_ERROR(connection.run(
       "UPDATE facts SET version = ?2, content_hash = ?3, n_terms = ?4, ingest_time = ?5,"
-      " event_time = ?6, event_offset = ?7, text = ?8, metadata = ?9 WHERE pk = ?1",
+      " event_time = ?6, event_offset = ?7, text = ?8, metadata = ?9,"
+      " checksum = inferscale_checksum(id, scope, ?2, ?5, ?6, ?7, ?8, ?9) WHERE pk = ?1",
       after.pk, std::int64_t{after.fact.version}, hash,
       write.tokenizer.count_terms(after.fact.text), after.fact.ingest_time, after.fact.event_time,
       std::int64_t{after.fact.event_offset_minutes}, std::string_view(after.fact.text),

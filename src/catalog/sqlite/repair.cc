@@ -5,11 +5,14 @@
 #include <utility>
 
 #include "catalog/sqlite/fact_check.h"
+#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/row_rules.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 
 namespace inferscale::sqlite {
 namespace {
+
+constexpr std::size_t kMostNamed = 100;  // rows that are named one by one
 
 constexpr const char* kCreateDoomed =
     "CREATE TEMP TABLE IF NOT EXISTS doomed_records(pk INTEGER PRIMARY KEY);"
@@ -60,7 +63,6 @@ Status drop_doomed(Connection& connection, CatalogRepair& repair) {
 }
 
 Status mend_facts(Session& session, CatalogRepair& repair) {
-  constexpr std::size_t kMostNamed = 100;
   std::vector<std::int64_t> bad;
   std::vector<std::string> doubtful;
   INFERSCALE_RETURN_IF_ERROR(for_each_bad_fact(session, [&](const BadFact& fact) {
@@ -88,6 +90,25 @@ Status mend_facts(Session& session, CatalogRepair& repair) {
                      id),
          1);
   }
+  return Status();
+}
+
+/// What the rows hold is all that is left of them: it is kept, and named, since nobody but its
+/// owner can say whether it is what was written.
+Status accept_unsound_rows(Connection& connection, CatalogRepair& repair) {
+  std::size_t named = 0;
+  INFERSCALE_RETURN_IF_ERROR(
+      for_each_unsound_row(connection, [&](const ChecksummedTable&, const std::string& key) {
+        if (named++ < kMostNamed) {
+          note(repair,
+               key +
+                   ": its content did not match its checksum and was kept as it is: read it, and "
+                   "update or delete the fact if it is wrong",
+               1);
+        }
+      }));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::int64_t renewed, renew_checksums(connection));
+  note(repair, "checksums of rows written anew", renewed);
   return Status();
 }
 
@@ -161,9 +182,11 @@ Result<CatalogRepair> SqliteCatalog::repair(const GoOn& go_on) {
   {
     INFERSCALE_ASSIGN_OR_RETURN(Write write, begin_write());
     INFERSCALE_RETURN_IF_ERROR(write.connection.exec(kCreateDoomed));
+    INFERSCALE_RETURN_IF_ERROR(accept_unsound_rows(write.connection, repair));
     INFERSCALE_RETURN_IF_ERROR(mend_facts(writer_, repair));
     INFERSCALE_RETURN_IF_ERROR(drop_bad_vectors(write.connection, repair));
     INFERSCALE_RETURN_IF_ERROR(apply_rules(write.connection, repair));
+    INFERSCALE_RETURN_IF_ERROR(renew_checksums(write.connection).status());  // what they mended
     INFERSCALE_RETURN_IF_ERROR(drop_doomed(write.connection, repair));
     INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
   }

@@ -111,7 +111,8 @@ Status insert_history(Connection& connection, std::int64_t fact,
   for (const FactVersion& version : history) {
     INFERSCALE_RETURN_IF_ERROR(connection.run(
         "INSERT INTO fact_history(fact, version, valid_from, valid_to, event_time, event_offset,"
-        " text, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        " text, metadata, checksum) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,"
+        " inferscale_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8))",
         fact, std::int64_t{version.version}, version.valid_from, version.valid_to,
         version.event_time, std::int64_t{version.event_offset_minutes},
         std::string_view(version.text), std::string_view(version.metadata)));
@@ -124,7 +125,8 @@ Status insert_fact(Connection& connection, KeywordTokenizer& tokenizer, const Sc
   const Fact& fact = item.fact;
   INFERSCALE_RETURN_IF_ERROR(connection.run(
       "INSERT INTO facts(id, scope, version, content_hash, n_terms, ingest_time, event_time,"
-      " event_offset, text, metadata) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+      " event_offset, text, metadata, checksum) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,"
+      " inferscale_checksum(?1, ?2, ?3, ?6, ?7, ?8, ?9, ?10))",
       std::string_view(id), scope.pk, std::int64_t{fact.version}, hash,
       tokenizer.count_terms(fact.text), fact.ingest_time, fact.event_time,
       std::int64_t{fact.event_offset_minutes}, std::string_view(fact.text),

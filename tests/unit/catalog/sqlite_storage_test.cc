@@ -117,9 +117,13 @@ TEST_F(SqliteStorage, ANewerSchemaIsRefusedAndLeftAlone) {
 
 TEST_F(SqliteStorage, ACatalogOfVersion1IsMigratedWithItsFacts) {
   unwrap(add(*unwrap(open()), "x"));
-  tamper("DROP TABLE encode_failures; PRAGMA user_version=1");
+  tamper(
+      "DROP TABLE encode_failures; ALTER TABLE facts DROP COLUMN checksum;"
+      "ALTER TABLE fact_history DROP COLUMN checksum; ALTER TABLE turns DROP COLUMN checksum;"
+      "ALTER TABLE fact_sources DROP COLUMN checksum; PRAGMA user_version=1");
   const auto catalog = unwrap(open());
   EXPECT_EQ(count(*catalog), 1U);
+  EXPECT_TRUE(unwrap(catalog->check(true, {})).problems.empty());
   EXPECT_EQ(unwrap(catalog->count_encode_failures(Hash128(), "header")).waiting, 0U);
 }
 

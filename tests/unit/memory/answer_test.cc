@@ -75,6 +75,17 @@ TEST(Answer, ColdHeaderIsPrefilledOnceAndSaidSo) {
   EXPECT_EQ(fallback_count(rig.ask(user("ana"), "Where?"), "header_cold"), 0U);
 }
 
+TEST(Answer, AHeaderThatTheHostBudgetHasNoRoomForIsNotCapturedAgain) {
+  ServiceRig rig;
+  rig.options.host_budget_bytes = 1;
+  rig.open();
+  rig.add(user("ana"), kFacts);
+  const AskReply reply = rig.ask(user("ana"), "Where?");
+  EXPECT_EQ(fallback_count(reply, "header_cold"), 0U);
+  EXPECT_GE(fallback_count(reply, "host_budget_full"), 1U);
+  EXPECT_EQ(reply.answer, rig.expected_answer());
+}
+
 TEST(Answer, EvictedRecordsFallBackAndComeBackOnDemand) {
   ServiceRig rig;
   rig.options.disk_budget_bytes = 0;

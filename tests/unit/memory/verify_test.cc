@@ -219,7 +219,8 @@ TEST_F(Verify, ADamagedIndexIsBuiltAgain) {
   tamper(
       "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = sql || ' WHERE fact < 0'"
       " WHERE name = 'fact_sources_by_turn'; PRAGMA writable_schema = RESET;"
-      "INSERT INTO fact_sources VALUES(1, 0, 't1'); PRAGMA writable_schema = ON;"
+      "INSERT INTO fact_sources(fact, position, turn_id) VALUES(1, 0, 't1'); PRAGMA "
+      "writable_schema = ON;"
       "UPDATE sqlite_schema SET sql = replace(sql, ' WHERE fact < 0', '')"
       " WHERE name = 'fact_sources_by_turn'; PRAGMA writable_schema = RESET");
   expect_found_and_repaired("database_damaged");
@@ -269,6 +270,38 @@ TEST_F(Verify, UnknownFilesAmongTheRecordsAreReportedSinceDeletesDoNotReachThem)
   EXPECT_EQ(found.counts.problems, 2U);
   EXPECT_THAT(found.problems, Contains(Field(&VerifyProblem::kind, "unknown_file")));
   fs::remove_all(data() / "kv" / "ab");
+  expect_clean();
+}
+
+TEST_F(Verify, WhatBearsTheNameOfASegmentAndIsNoneIsMovedAside) {
+  rig_.service.reset();
+  std::vector<fs::path> segments;
+  for (const fs::directory_entry& entry : fs::directory_iterator(data() / "kv")) {
+    segments.push_back(entry.path());
+  }
+  ASSERT_FALSE(segments.empty());
+  for (const fs::path& segment : segments) {  // the index file among them
+    fs::remove(segment);
+    fs::create_directory(segment);
+    std::ofstream(segment / "inside") << "somebody's";
+  }
+  const fs::path elsewhere = data().parent_path() / "elsewhere";
+  std::ofstream(elsewhere) << "not the store's";
+  fs::path link = segments.front();
+  for (const fs::path& segment : segments) {
+    if (segment.extension() == ".isseg") {
+      link = segment;
+    }
+  }
+  fs::remove_all(link);
+  fs::create_symlink(elsewhere, link);
+  rig_.open();
+  EXPECT_THAT(verify().problems, Contains(Field(&VerifyProblem::kind, "odd_file")));
+  repair(true);
+  EXPECT_EQ(fs::file_size(elsewhere), 15U);
+  EXPECT_TRUE(fs::is_symlink(data() / ("set-aside-" + link.filename().string())));
+  // The store writes and erases as before.
+  EXPECT_TRUE(rig_.service->encode_pending({}).ok());
   expect_clean();
 }
 
