@@ -50,6 +50,13 @@ class INFERSCALE_API MemoryService {
   /// Encodes only the facts that earlier answers found without KV.
   [[nodiscard]] virtual Result<EncodeReply> encode_wanted(const WorkControl& control) = 0;
 
+  /// Chooses what facts are encoded behind, for this service and for later ones of the data
+  /// directory, and encodes again what was encoded behind something else. Answers go on with the
+  /// old records until each is replaced. What is not done when it is stopped is pending, as after a
+  /// write: `encode_pending` or the same call goes on. Errors: kInvalidArgument (context).
+  [[nodiscard]] virtual Result<EncodeReply> reencode(const ReencodeRequest& request,
+                                                     const WorkControl& control) = 0;
+
   [[nodiscard]] virtual Result<SearchReply> search(const Scope& scope, const std::string& query,
                                                    std::uint32_t k, const std::string& filter) = 0;
   [[nodiscard]] virtual Result<AskReply> ask(const AskRequest& request) = 0;

@@ -24,8 +24,10 @@ struct MemoryOptions {
       model;  ///< GGUF of the served model; needed once something is encoded or asked
   std::filesystem::path
       embedder;  ///< GGUF of the embedding model; empty: retrieval by keywords alone
-  std::filesystem::path cache_directory;    ///< for derived files that may be lost
-  std::string encode_context = "window:8";  ///< see ARCHITECTURE.md for the others
+  std::filesystem::path cache_directory;  ///< for derived files that may be lost
+  /// What facts are encoded behind (ARCHITECTURE.md), as "window:8"; empty: what `reencode` chose
+  /// for this data directory, else the built-in default.
+  std::string encode_context;
   std::optional<std::uint32_t> top_j;  ///< facts prefilled as text; unset: calibrated per model
   std::string system_prompt;           ///< empty: the built-in one
   /// A thread of the service encodes what `add`, `update` and `remove` leave when they do not wait,
@@ -83,6 +85,12 @@ struct AddReply {
   std::vector<ItemError> errors;  ///< items that were not taken; the others were
   std::string note;  ///< set when facts were taken but not embedded or encoded yet, and why
   double elapsed_ms = 0;
+};
+
+/// What facts are to be encoded behind from now on.
+struct ReencodeRequest {
+  std::string context;  ///< as MemoryOptions::encode_context; empty: what is chosen already
+  bool all = false;     ///< every fact, not only those whose record is of another context
 };
 
 struct EncodeReply {

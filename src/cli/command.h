@@ -73,6 +73,7 @@ void add_history_command(Command& root, Shell& shell);
 void add_stats_command(Command& root, Shell& shell);
 void add_doctor_command(Command& root, Shell& shell);
 void add_calibrate_command(Command& root, Shell& shell);
+void add_reencode_command(Command& root, Shell& shell);
 void add_bench_command(Command& root, Shell& shell);
 void add_eval_command(Command& root, Shell& shell);
 void add_export_command(Command& root, Shell& shell);

@@ -284,6 +284,17 @@ std::string json_text(const AddReply& reply) {
                    {"elapsed_ms", reply.elapsed_ms}});
 }
 
+std::string json_text(const EncodeReply& reply, const std::string& context, std::uint64_t pending,
+                      bool interrupted) {
+  return one_line({{"context", context},
+                   {"encoded", reply.encoded},
+                   {"failed", reply.failed},
+                   {"pending", pending},
+                   {"tokens_prefilled", reply.tokens_prefilled},
+                   {"interrupted", interrupted},
+                   {"elapsed_ms", reply.elapsed_ms}});
+}
+
 std::string json_text(const ImportReport& report) {
   return one_line({{"turns", report.turns},
                    {"facts_added", report.facts_added},

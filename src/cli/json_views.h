@@ -35,6 +35,9 @@ struct ImportReport {
 [[nodiscard]] std::string json_text(const AskReply& reply);
 [[nodiscard]] std::string json_text(const std::string& question, const CompareReply& reply);
 [[nodiscard]] std::string json_text(const AddReply& reply);
+/// What `reencode` did, and what it left.
+[[nodiscard]] std::string json_text(const EncodeReply& reply, const std::string& context,
+                                    std::uint64_t pending, bool interrupted);
 [[nodiscard]] std::string json_text(const ImportReport& report);
 [[nodiscard]] std::string json_text(const DeleteReceipt& receipt);
 /// An update that erased the old versions.

@@ -19,11 +19,11 @@ namespace {
 
 using AddCommand = void (*)(Command&, Shell&);
 constexpr AddCommand kCommands[] = {
-    add_import_command, add_add_command,       add_search_command,  add_ask_command,
-    add_chat_command,   add_list_command,      add_get_command,     add_update_command,
-    add_delete_command, add_history_command,   add_stats_command,   add_doctor_command,
-    add_bench_command,  add_calibrate_command, add_verify_command,  add_repair_command,
-    add_export_command, add_eval_command,      add_version_command,
+    add_import_command, add_add_command,       add_search_command,   add_ask_command,
+    add_chat_command,   add_list_command,      add_get_command,      add_update_command,
+    add_delete_command, add_history_command,   add_stats_command,    add_doctor_command,
+    add_bench_command,  add_calibrate_command, add_reencode_command, add_verify_command,
+    add_repair_command, add_export_command,    add_eval_command,     add_version_command,
 };
 
 int report_error(const Shell& shell, const Status& status) {

@@ -18,7 +18,7 @@ struct CommonOptions {
   std::string scope = "user=default";
   std::string model;
   std::string embedder;
-  std::string context = "window:8";
+  std::string context;  ///< empty: the data directory's
   std::string top_j = "auto";
   std::string host_budget = "1GiB";
   std::string disk_budget = "8GiB";

@@ -25,6 +25,7 @@ class Service final : public MemoryService {
                        const WorkControl& control) override;
   Result<EncodeReply> encode_pending(const WorkControl& control) override;
   Result<EncodeReply> encode_wanted(const WorkControl& control) override;
+  Result<EncodeReply> reencode(const ReencodeRequest& request, const WorkControl& control) override;
   Result<SearchReply> search(const Scope& scope, const std::string& query, std::uint32_t k,
                              const std::string& filter) override;
   Result<AskReply> ask(const AskRequest& request) override;

@@ -13,6 +13,7 @@ namespace inferscale {
 namespace {
 
 constexpr std::size_t kSecretBytes = 32;
+constexpr std::string_view kContextSetting = "encode_context";
 
 // What a process left that was killed while it wrote the file.
 Status wipe_leftovers(const std::filesystem::path& path, FileSystem& files) {
@@ -71,11 +72,14 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   std::unique_ptr<ServiceCore> core(new ServiceCore());
   core->options_ = options;
   core->dependencies_ = dependencies;
-  INFERSCALE_ASSIGN_OR_RETURN(core->context_, parse_context_spec(options.encode_context));
+  if (!options.encode_context.empty()) {  // said before anything is made
+    INFERSCALE_RETURN_IF_ERROR(parse_context_spec(options.encode_context).status());
+  }
   INFERSCALE_RETURN_IF_ERROR(core->files().make_private_directory(options.directory));
   INFERSCALE_RETURN_IF_ERROR(check_catalog_not_lost(options.directory));
   // The catalog takes the writer lock, so it comes first.
   INFERSCALE_ASSIGN_OR_RETURN(core->catalog_, open_sqlite_catalog({options.directory}));
+  INFERSCALE_RETURN_IF_ERROR(core->load_context());
   INFERSCALE_RETURN_IF_ERROR(core->load_secret());
   KvStoreOptions store;
   store.host_budget_bytes = options.host_budget_bytes;
@@ -88,6 +92,28 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
   INFERSCALE_RETURN_IF_ERROR(core->sweep_orphans());
   INFERSCALE_RETURN_IF_ERROR(protect_data_directory(options.directory));
   return core;
+}
+
+Status ServiceCore::load_context() {
+  std::string spelling = options_.encode_context;
+  if (spelling.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::optional<std::string> chosen,
+                                catalog_->get_setting(kContextSetting));
+    spelling = chosen.value_or(std::string(kDefaultEncodeContext));
+  }
+  const Result<ContextSpec> spec = parse_context_spec(spelling);
+  if (!spec.ok()) {
+    return spec.status().with_context("chosen for this data directory (`inferscale reencode`)");
+  }
+  context_ = *spec;
+  return {};
+}
+
+Status ServiceCore::choose_context(const ContextSpec& spec) {
+  const std::lock_guard lock(context_mutex_);
+  INFERSCALE_RETURN_IF_ERROR(catalog_->put_setting(kContextSetting, spec.spelling()));
+  context_ = spec;
+  return {};
 }
 
 Status ServiceCore::load_secret() {
@@ -190,7 +216,7 @@ RecordMeta ServiceCore::record_meta(const EngineParts& parts) const {
   meta.model_fingerprint = parts.fingerprint();
   meta.codec = options_.store_codec;
   meta.shape = parts.engine->info().model.shape;
-  meta.context_kind = context_.kind;
+  meta.context_kind = context().kind;
   return meta;
 }
 

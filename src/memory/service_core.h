@@ -57,7 +57,13 @@ class ServiceCore {
       const MemoryOptions& options, const ServiceDependencies& dependencies);
 
   [[nodiscard]] const MemoryOptions& options() const { return options_; }
-  [[nodiscard]] const ContextSpec& context() const { return context_; }
+  /// What facts are encoded behind now.
+  [[nodiscard]] ContextSpec context() const {
+    const std::lock_guard lock(context_mutex_);
+    return context_;
+  }
+  /// From now on, and for later services of this data directory.
+  [[nodiscard]] Status choose_context(const ContextSpec& spec);
   [[nodiscard]] std::span<const std::byte> secret() const { return secret_; }
   [[nodiscard]] Catalog& catalog() { return *catalog_; }
   [[nodiscard]] KvStore& store() { return *store_; }
@@ -95,12 +101,14 @@ class ServiceCore {
   [[nodiscard]] FileSystem& files() const {
     return dependencies_.files != nullptr ? *dependencies_.files : posix_file_system();
   }
+  Status load_context();
   Status load_secret();
   Status sweep_orphans();
 
   MemoryOptions options_;
   ServiceDependencies dependencies_;
-  ContextSpec context_;
+  mutable std::mutex context_mutex_;
+  ContextSpec context_;  // guarded by context_mutex_
   std::vector<std::byte> secret_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<KvStore> store_;

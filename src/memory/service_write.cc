@@ -257,6 +257,18 @@ Result<EncodeReply> Service::encode_wanted(const WorkControl& control) {
   return encoder_.encode_wanted(control);
 }
 
+Result<EncodeReply> Service::reencode(const ReencodeRequest& request, const WorkControl& control) {
+  if (!request.context.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(const ContextSpec spec, parse_context_spec(request.context));
+    INFERSCALE_RETURN_IF_ERROR(core_->choose_context(spec));
+  }
+  if (request.all) {
+    INFERSCALE_ASSIGN_OR_RETURN(EngineParts* const parts, core_->engine());
+    INFERSCALE_RETURN_IF_ERROR(core_->catalog().outdate_records(parts->fingerprint()).status());
+  }
+  return encode_pending(control);
+}
+
 Result<FactView> Service::update(const UpdateRequest& request, bool wait,
                                  const WorkControl& control) {
   FactPatch patch;

@@ -222,6 +222,30 @@ class Commands(CliCase):
     def test_calibrate(self):
         self.fields(self.ok("calibrate"), top_j=int)
 
+    def test_reencode(self):
+        self.ok("add", "Mara lives in Graz")
+        self.ok("add", "Mara has a banjo")
+        reply = self.ok("reencode", "--context", "names:4")
+        self.fields(reply, context=str, encoded=int, failed=int, pending=int, tokens_prefilled=int, interrupted=bool,
+                    elapsed_ms=float)
+        self.assertEqual((reply["context"], reply["encoded"], reply["pending"]), ("names:4", 2, 0))
+        self.assertEqual(self.ok("stats")["encode_context"], "names:4")
+        self.assertEqual(self.ok("stats", "--context", "header")["encode_context"], "header")
+        self.assertEqual(self.ok("add", "Mara sings")["facts_encoded"], 1)  # the others are not made anew
+        self.assertEqual(self.ok("reencode")["encoded"], 0)
+        self.assertEqual(self.ok("reencode", "--all")["encoded"], 3)
+        reply = self.ok("ask", "Where does Mara live?", "--top-j", 0, "--max-tokens", 2)
+        self.assertEqual({fact["state"] for fact in reply["facts"]}, {"injected"})
+        self.fails(2, "kInvalidArgument", "reencode", "--context", "names")
+        self.assertEqual(self.ok("stats")["encode_context"], "names:4")
+
+    def test_every_encode_context(self):
+        for context in ("alone", "primer:2", "names:2", "turns:2", "near:2", "near_any:2", "log:2", "chain:2", "source:2"):
+            with self.subTest(context):
+                data = self.root / context.replace(":", "")
+                for text in ("Mara lives in Graz", "Mara has a banjo"):
+                    self.assertEqual(self.ok("add", text, "--context", context, data=data)["facts_encoded"], 1)
+
     def test_models_of_all_families(self):
         for family in ("qwen2", "qwen3", "granite", "olmo2"):
             with self.subTest(family):

@@ -137,6 +137,20 @@ class Interrupted(CliCase):
         self.assertEqual(reply.code, 130)
         self.assertIn(b"run the same command again", reply.err)
 
+    def test_ctrl_c_ends_a_reencode(self):
+        self.ok(*self.importing)
+        process = self.start("reencode", "--context", "log:2", "--json", "--progress")
+        process.stderr.read(1)  # the first step of its progress
+        process.send_signal(INTERRUPT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, (out, err))
+        document = json.loads(out)
+        self.assertIs(document["interrupted"], True)
+        self.assertEqual(document["context"], "log:2")
+        self.assertEqual(self.ok("stats")["facts_pending"], self.N_FACTS - document["encoded"])
+        reply = self.ok("ask", "Which fact?", "--top-j", 0, "--k", 3, "--max-tokens", 2)
+        self.assertEqual([fact["state"] for fact in reply["facts"]], ["injected"] * 3)
+
     def test_kill(self):
         for after in (0.05, 0.3, 0.6):
             reply = self.signal_while_working(self.start(*self.importing), KILL, after=after)

@@ -5,7 +5,7 @@ import unittest
 from cli_case import CliCase
 
 COMMANDS = ["import", "add", "search", "ask", "chat", "list", "get", "update", "delete", "history", "stats", "doctor",
-            "bench ttft", "bench encode", "calibrate", "verify",
+            "bench ttft", "bench encode", "calibrate", "reencode", "verify",
             "repair", "export", "version"]
 
 
@@ -89,7 +89,7 @@ class Usage(CliCase):
 
 class WithoutModels(CliCase):
     def test_commands_that_need_a_model_say_how_to_get_one(self):
-        for command in (["ask", "x"], ["chat"], ["add", "a fact"], ["calibrate"], ["bench", "ttft"]):
+        for command in (["ask", "x"], ["chat"], ["add", "a fact"], ["calibrate"], ["reencode"], ["bench", "ttft"]):
             with self.subTest(command[0]):
                 message = self.fails(3, "kNotFound", *command)
                 self.assertIn("./run setup", message)

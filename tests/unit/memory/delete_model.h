@@ -19,6 +19,7 @@ class DeleteModel {
   struct Record {
     std::size_t version = 1;
     std::set<std::pair<int, std::size_t>> saw;  ///< (fact, version)
+    std::set<std::string> saw_turns;            ///< ids, which no two scopes share
   };
   struct Fact {
     std::string scope;
@@ -51,23 +52,27 @@ class DeleteModel {
         receipt.words.insert(receipt.words.end(), version.words.begin(), version.words.end());
       }
     }
-    drop_records(receipt, doomed, [&](int fact, std::size_t) { return doomed.contains(fact); });
-    for (const int id : doomed) {
-      facts.erase(id);
-    }
     if (scope) {
       for (const auto& [id, word] : turns[*scope]) {
         loose[*scope].insert(id);
       }
     }
+    std::set<std::string> erased_turns;
     for (const auto& [place, ids] : loose) {
       for (const std::string& id : ids) {
-        if (!keep_turns && turns[place].contains(id) && !is_cited(place, id)) {
+        if (!keep_turns && turns[place].contains(id) && !is_cited(place, id, doomed)) {
           ++receipt.turns;
           receipt.words.push_back(turns[place][id]);
           turns[place].erase(id);
+          erased_turns.insert(id);
         }
       }
+    }
+    drop_records(
+        receipt, doomed, [&](int fact, std::size_t) { return doomed.contains(fact); },
+        erased_turns);
+    for (const int id : doomed) {
+      facts.erase(id);
     }
     return receipt;
   }
@@ -100,9 +105,10 @@ class DeleteModel {
   }
 
  private:
-  /// Records of versions that go, and records that saw one.
+  /// Records of versions that go, and records that saw one, or a turn that goes.
   template <typename Goes>
-  void drop_records(Receipt& receipt, const std::set<int>& doomed, Goes goes) {
+  void drop_records(Receipt& receipt, const std::set<int>& doomed, Goes goes,
+                    const std::set<std::string>& erased_turns = {}) {
     for (auto& [id, fact] : facts) {
       if (!fact.record) {
         continue;
@@ -110,6 +116,9 @@ class DeleteModel {
       bool drop = goes(id, fact.record->version);
       for (const auto& [seen, version] : fact.record->saw) {
         drop = drop || goes(seen, version);
+      }
+      for (const std::string& turn : fact.record->saw_turns) {
+        drop = drop || erased_turns.contains(turn);
       }
       if (drop) {
         ++receipt.records;
@@ -119,9 +128,10 @@ class DeleteModel {
     }
   }
 
-  [[nodiscard]] bool is_cited(const std::string& scope, const std::string& turn) const {
+  [[nodiscard]] bool is_cited(const std::string& scope, const std::string& turn,
+                              const std::set<int>& doomed) const {
     for (const auto& [id, fact] : facts) {
-      if (fact.scope == scope && fact.turns.contains(turn)) {
+      if (fact.scope == scope && fact.turns.contains(turn) && !doomed.contains(id)) {
         return true;
       }
     }

@@ -359,5 +359,51 @@ TEST_F(EncodeContexts, ARecordOfAnotherContextServesUntilItIsReplaced) {
   }
 }
 
+TEST_F(EncodeContexts, ADirectoryRemembersWhatReencodeChose) {
+  open("");
+  EXPECT_EQ(rig_.service->stats()->encode_context, "window:8");
+  add({{"fact one", "{}", "", {}}, {"fact two", "{}", "", {}}});
+  const auto reply = rig_.service->reencode({"names:4", false}, {});
+  ASSERT_TRUE(reply.ok()) << reply.status().to_string();
+  EXPECT_EQ(reply->encoded, 2U);
+  EXPECT_EQ(rig_.service->stats()->encode_context, "names:4");
+  EXPECT_EQ(rig_.service->reencode({}, {})->encoded, 0U);
+  EXPECT_EQ(rig_.service->reencode({"", true}, {})->encoded, 2U) << "all of them";
+  rig_.open();
+  EXPECT_EQ(rig_.service->stats()->encode_context, "names:4");
+  EXPECT_EQ(rig_.queue().pending, 0U);
+  open("window:2");
+  EXPECT_EQ(rig_.service->stats()->encode_context, "window:2") << "of this service only";
+  open("");
+  EXPECT_EQ(rig_.service->stats()->encode_context, "names:4");
+  EXPECT_EQ(rig_.service->reencode({"names", false}, {}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(EncodeContexts, AReencodeThatIsStoppedGoesOnLater) {
+  open("header");
+  std::vector<FactInput> facts;
+  for (int i = 0; i < 40; ++i) {
+    facts.push_back({"fact number " + std::to_string(i), "{}", "", {}});
+  }
+  add(facts);
+  open("");
+  std::atomic<bool> cancelled = false;
+  WorkControl control;
+  control.cancelled = &cancelled;
+  control.progress = [&](std::string_view, std::uint64_t done, std::uint64_t) {
+    cancelled = cancelled || done > 0;
+  };
+  const auto reply = rig_.service->reencode({"chain:4", false}, control);
+  ASSERT_TRUE(reply.ok()) << reply.status().to_string();
+  EXPECT_GT(reply->encoded, 0U);
+  EXPECT_LT(reply->encoded, 40U);
+  EXPECT_EQ(injected("fact"), 40U) << "old records and new ones";
+  rig_.open();
+  EXPECT_EQ(rig_.service->stats()->encode_context, "chain:4");
+  EXPECT_EQ(rig_.service->encode_pending({})->encoded, 40U - reply->encoded);
+  EXPECT_EQ(injected("fact"), 40U);
+}
+
 }  // namespace
 }  // namespace inferscale
