@@ -16,7 +16,7 @@ namespace inferscale::cli {
 namespace {
 
 using Json = nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 EvalSet small_set() {
   EvalSet set;
@@ -39,7 +39,7 @@ EvalSet small_set() {
   return set;
 }
 
-class EvalRunTest : public testing::Test {
+class EvalRunTest : public ::testing::Test {
  protected:
   EvalRunTest() {
     dependencies_.open_engine = [this](const MemoryOptions&) -> Result<std::unique_ptr<Engine>> {
@@ -73,7 +73,7 @@ class EvalRunTest : public testing::Test {
 
   Json report() { return Json::parse(make_eval_report(options_, set_, memory_, *log_, {}).json); }
 
-  inferscale::testing::TempDirectory directory_;
+  testing::TempDirectory directory_;
   ServiceDependencies dependencies_;
   MemoryOptions memory_;
   EvalOptions options_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include "memory/context_spec.h"
 
@@ -43,9 +44,9 @@ Status parse_cure(std::string_view text, EvalArm& arm) {
     arm.cure = known.cure;
     const bool read =
         equals != std::string_view::npos && parse_number(text.substr(equals + 1), arm.amount);
-    const bool whole = known.cure == Cure::kScale ||
-                       arm.amount == static_cast<double>(static_cast<int>(arm.amount));
-    if (!read || arm.amount < known.least || arm.amount > known.most || !whole) {
+    const bool in_range = arm.amount >= known.least && arm.amount <= known.most;  // not if NaN
+    const bool whole = known.cure == Cure::kScale || arm.amount == std::floor(arm.amount);
+    if (!read || !in_range || !whole) {
       return invalid_argument(
           fmt::format("{}: give {}={} to {}", known.name, known.name, known.least, known.most));
     }
