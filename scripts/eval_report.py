@@ -13,8 +13,10 @@ import eval_plots
 SCHEMA = 1
 METRICS = [  # (name, heading, digits)
     ("kl_first", "KL first", 4), ("kl_reference", "KL", 4), ("top1_reference", "top-1", 3),
-    ("nll_minus_text", "NLL − text", 3), ("margin_minus_text", "margin − text", 3), ("f1", "F1", 3)]
+    ("nll_minus_text", "NLL − text", 3), ("margin_minus_text", "margin − text", 3), ("rank1", "rank 1", 3),
+    ("f1", "F1", 3)]
 MAX_BYTES = 256 << 20
+MAX_MISSING = 12  # arms that are named
 
 
 class Unfit(Exception):
@@ -80,7 +82,7 @@ def check(result):
         check_arm(arm, f"arms[{index}]")
     for index, row in enumerate(need(result, "encoding", list, where)):
         need(row, "context", str, f"encoding[{index}]")
-        for key in ("facts", "own_tokens", "prefilled_tokens", "ms", "attended_facts", "attended_turns"):
+        for key in ("facts", "own_tokens", "prefilled_tokens", "ms", "reach"):
             need(row, key, NUMBER, f"encoding[{index}]")
     for index, rows in enumerate(result.get("rows") or []):
         check_rows(rows, f"rows[{index}]")
@@ -155,9 +157,9 @@ def encoding_table(result):
         facts = max(row["facts"], 1)
         rows.append([row["context"], row["facts"], number(row["own_tokens"] / facts, 1),
                      number(row["prefilled_tokens"] / facts, 1), number(row["ms"] / facts, 1),
-                     number(row["attended_facts"], 1), number(row["attended_turns"], 1)])
+                     number(row["reach"], 1)])
     return table(["context", "facts", "own tokens per fact", "prefilled per fact", "ms per fact",
-                  "facts seen", "turns seen"], rows)
+                  "reach of a delete"], rows)
 
 
 def missing_arms(result):
@@ -185,19 +187,23 @@ def section(result, plots):
     lines += ["Means with 95 % intervals over cases; p from a paired sign-flip test. KL and top-1 are against text with the",
               "same facts, along its answer; \"floor\" is text against itself under another batch shape.", ""]
     lines += arms_table(result) + [""]
-    for metric, what in (("f1", "Token F1"), ("margin", "Margin over distractors"), ("nll_gold", "NLL of the gold answer")):
+    for metric, what in (("kl_reference", "KL along the text arm's answer"), ("f1", "Token F1"),
+                         ("margin", "Margin over distractors"), ("rank1", "Gold answer likeliest"),
+                         ("nll_gold", "NLL of the gold answer")):
         by_category = category_table(result, metric)
         if by_category:
             lines += [f"{what} by category:", ""] + by_category + [""]
     if result["encoding"]:
-        lines += ["What encoding costs, and how many other facts and turns a fact saw (a delete reaches as many records):", ""] + encoding_table(result) + [""]
+        lines += ["What encoding costs, and how many other facts' records go, on average, when one fact is deleted:", ""]
+        lines += encoding_table(result) + [""]
     recall = result.get("recall")
     if isinstance(recall, dict) and recall:
         shown = ", ".join(f"{number(recall[k], 3)} at k={k}" for k in sorted(recall, key=lambda k: (len(k), k)))
         lines += [f"Evidence recall of retrieval: {shown}.", ""]
     missing = missing_arms(result)
     if missing:
-        lines += ["Arms not measured: " + "; ".join(missing) + ".", ""]
+        more = f"; and {len(missing) - MAX_MISSING} more" if len(missing) > MAX_MISSING else ""
+        lines += ["Arms not measured: " + "; ".join(missing[:MAX_MISSING]) + more + ".", ""]
     for name, caption in plots:
         lines += [f"![{caption}]({name})", ""]
     return lines
