@@ -1,12 +1,34 @@
 """eval: a tiny evaluation from end to end, its report, and what it refuses."""
+import http.server
 import json
 import subprocess
 import sys
+import threading
 import unittest
 
 from cli_case import SOURCE, CliCase
 
 TINY = ("--cases", 1, "--facts", 16, "--questions", 1, "-k", "4", "--answer-tokens", 3)
+
+
+class FakeJudge(http.server.BaseHTTPRequestHandler):
+    """Finds every second answer right, and says nothing that can be read to every third question."""
+
+    asked = []
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers.get("Authorization"), request))
+        said = "maybe" if len(self.asked) % 3 == 0 else "true" if len(self.asked) % 2 else "false"
+        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": said}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
 
 
 class Eval(CliCase):
@@ -58,6 +80,28 @@ class Eval(CliCase):
         for word in (b"header top_j=0 k=4", b"text k=4", b"none k=4", b"KL first"):
             self.assertIn(word, reply.out)
         self.assertNotIn(b"floor", reply.out)
+
+    def test_a_judge_at_an_endpoint(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeJudge)
+        self.addCleanup(server.server_close)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.shutdown)
+        FakeJudge.asked.clear()
+        self.env["JUDGE_KEY"] = "not for the command line"
+        document = self.ok("eval", "synthetic", *TINY, "--arms", "header", "--no-floor", "--judge",
+                           f"http://127.0.0.1:{server.server_address[1]}", "--judge-model", "fake", "--judge-prompt", "paper",
+                           "--judge-key-env", "JUDGE_KEY", data="")
+        self.assertEqual(len(FakeJudge.asked), 12, "text and header, of six questions")
+        for path, key, request in FakeJudge.asked:
+            self.assertEqual((path, key), ("/v1/chat/completions", "Bearer not for the command line"))
+            self.assertEqual((request["model"], request["temperature"], request["max_tokens"]), ("fake", 0, 4))
+            self.assertIn("exactly one lowercase word: true or false", request["messages"][0]["content"])
+        judged = [self.arm(document, name)["judge"] for name in ("text k=4", "header top_j=0 k=4")]
+        # Of twelve answers one by one: true, false, unread, false, true, unread, and again.
+        self.assertEqual(sum(judge["unparsed"] for judge in judged), 4)
+        self.assertAlmostEqual(sum(judge["accuracy"] for judge in judged) * 6, 4)
+        self.fails(6, "kUnavailable", "eval", "synthetic", *TINY, "--arms", "header", "--judge", "http://127.0.0.1:9",
+                   "--judge-model", "fake", data="")
 
     def test_what_is_refused(self):
         self.fails(2, "kInvalidArgument", "eval", "synthetic", "--arms", "headers", data="")
