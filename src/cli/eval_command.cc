@@ -111,23 +111,13 @@ Result<JudgeParts> make_judge(const EvalArgs& args) {
   return parts;
 }
 
-/// What results depend on, besides the arms and k: their log is of one such thing.
+/// What all results depend on, besides cases, arms and k: a log is of one such thing.
 std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine) {
-  std::string text;
-  for (const EvalCase& data : set.cases) {
-    text += data.id + "\n";
-    for (const FactInput& fact : data.facts) {
-      text += fact.text + "\n" + fact.event_time + "\n";
-    }
-    for (const EvalQuestion& question : data.questions) {
-      text += question.id + "\n" + question.text + "\n" + question.answer + "\n";
-    }
-  }
   return fmt::format(
-      "{} {} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}",
-      set.name, engine.model.fingerprint.to_hex(), sha256_128(as_byte_span(text)).to_hex(),
-      args.options.answer_tokens, fact_order_name(args.options.order), args.options.seed,
-      args.store_type, args.cache_type, args.options.serving_system_prompt, args.judge.model,
+      "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}", set.name,
+      engine.model.fingerprint.to_hex(), args.options.answer_tokens,
+      fact_order_name(args.options.order), args.options.seed, args.store_type, args.cache_type,
+      args.options.serving_system_prompt, args.judge.model,
       args.judge.url.empty() ? "" : args.judge_prompt);
 }
 

@@ -293,6 +293,18 @@ TEST_F(ResultLogTest, GoesOnWhereItWasCutOff) {
   EXPECT_TRUE((*ResultLog::open(path_, "model 1"))->has("c", "q2", "text k=5"));
 }
 
+TEST_F(ResultLogTest, ACaseThatChangedIsNotMixedIn) {
+  {
+    auto log = ResultLog::open(path_, "model 1");
+    EXPECT_TRUE((*log)->open_case("c", "1").ok());
+    EXPECT_TRUE((*log)->open_case("c", "1").ok());
+    EXPECT_TRUE((*log)->open_case("d", "2").ok()) << "more cases may come";
+  }
+  auto log = ResultLog::open(path_, "model 1");
+  EXPECT_TRUE((*log)->open_case("d", "2").ok());
+  EXPECT_EQ((*log)->open_case("c", "3").code(), StatusCode::kConflict);
+}
+
 TEST_F(ResultLogTest, OtherResultsAreNotMixedIn) {
   ASSERT_TRUE(ResultLog::open(path_, "model 1").ok());
   EXPECT_EQ(ResultLog::open(path_, "model 2").status().code(), StatusCode::kConflict);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/eval/case_identity.h"
 #include "cli/eval/cures.h"
 #include "cli/eval/row_profile.h"
 
@@ -17,17 +18,6 @@ EvalArm plain_arm(ArmKind kind) {
   EvalArm arm;
   arm.kind = kind;
   return arm;
-}
-
-/// A name for a folder: contexts are spelled with a colon.
-std::string folder_name(std::string_view text) {
-  std::string name;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '_';
-    name += plain ? c : '_';
-  }
-  return name;
 }
 
 std::uint64_t mix_seed(std::uint64_t seed, std::string_view text) {
@@ -91,6 +81,7 @@ Status Evaluation::run(const WorkControl& control) {
                                                       models_.engine().chat_format(), prompt));
   }
   for (const EvalCase& data : set_.cases) {
+    INFERSCALE_RETURN_IF_ERROR(log_.open_case(data.id, case_digest(data)));
     if (complete(data)) {
       done_ += data.questions.size() * options_.k.size();
       continue;

@@ -125,7 +125,7 @@ Status ResultLog::read(std::string_view bytes, const std::string& identity) {
     }
     if (json["evaluation"] != identity) {
       return conflict(
-          "holds results of another model, data set or setting; give another work "
+          "holds results of another model or setting; give another work "
           "directory or remove this one");
     }
   }
@@ -145,6 +145,8 @@ Status ResultLog::take(std::string_view line) {
     } else if (json.contains("rows")) {
       rows_.push_back(rows_of(json));
       known_.insert(key_of("rows", json.at("case"), json.at("question"), json.at("rows")));
+    } else if (json.contains("digest")) {
+      digests_[json.at("case")] = json.at("digest");
     } else {
       recalls_[key_of("", json.at("case"), json.at("question"), "")] =
           json.at("recall").get<std::map<std::string, double>>();
@@ -161,6 +163,19 @@ Status ResultLog::take(std::string_view line) {
 Status ResultLog::write(const std::string& line) {
   out_ << line << std::flush;
   return out_ ? Status() : unavailable(path_.string() + ": cannot be written; is the disk full?");
+}
+
+Status ResultLog::open_case(const std::string& case_id, const std::string& digest) {
+  const auto [known, is_new] = digests_.emplace(case_id, digest);
+  if (is_new) {
+    return write(line_of({{"digest", digest}, {"case", case_id}}));
+  }
+  return known->second == digest
+             ? Status()
+             : conflict(
+                   fmt::format("{}: holds results of other questions or facts of case {}; give "
+                               "another work directory or remove this one",
+                               path_.string(), case_id));
 }
 
 bool ResultLog::has(const std::string& case_id, const std::string& question_id,

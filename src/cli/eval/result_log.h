@@ -43,11 +43,15 @@ struct EncodeResult {
 /// on where it was. Not thread-safe.
 class ResultLog {
  public:
-  /// Opens or creates the file. `identity` says what the results depend on (model, set, settings);
+  /// Opens or creates the file. `identity` says what all results depend on (model, settings);
   /// a last line that was cut off is dropped. Errors: kConflict when the file holds results of
   /// something else, kDataLoss (not such a file), kUnavailable (I/O).
   [[nodiscard]] static Result<std::unique_ptr<ResultLog>> open(const std::filesystem::path& path,
                                                                const std::string& identity);
+
+  /// Notes what a case consists of. Errors: kConflict when the log has results of a case of this id
+  /// with other facts or questions, kUnavailable (I/O).
+  Status open_case(const std::string& case_id, const std::string& digest);
 
   [[nodiscard]] bool has(const std::string& case_id, const std::string& question_id,
                          const std::string& arm) const;
@@ -81,6 +85,7 @@ class ResultLog {
   std::ofstream out_;
   std::vector<QuestionResult> results_;
   std::set<std::string> known_;
+  std::map<std::string, std::string> digests_;  // by case
   std::vector<RowComparison> rows_;
   std::vector<EncodeResult> encodings_;
   std::map<std::string, std::map<std::string, double>> recalls_;
