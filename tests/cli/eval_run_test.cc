@@ -171,7 +171,8 @@ TEST_F(EvalRunTest, WhatTheJudgeDoesNotSayCountsAsWrong) {
     return std::string(kVerdicts[(asked++ / 2) % 4]);  // text, then header, of each question
   };
   ASSERT_TRUE(run().ok());
-  for (const Json& arm : report()["arms"]) {
+  const Json json = report();
+  for (const Json& arm : json["arms"]) {
     if (arm["kind"] == "text" || arm["kind"] == "inject") {
       EXPECT_EQ(arm["judge"]["accuracy"], 0.5) << arm["name"];
       EXPECT_EQ(arm["judge"]["unparsed"], 1) << arm["name"];
