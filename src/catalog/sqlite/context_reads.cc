@@ -94,15 +94,18 @@ Result<std::vector<Turn>> SqliteCatalog::turns_before(const Scope& exact, std::s
   }
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement statement,
-      connection.prepare("SELECT id, speaker, role, text, event_time, event_offset FROM turns"
-                         " WHERE scope = ?1 AND pk < (SELECT pk FROM turns WHERE scope = ?1"
-                         " AND id = ?2) ORDER BY pk DESC LIMIT ?3"));
+      connection.prepare("SELECT id FROM turns WHERE scope = ?1 AND pk < (SELECT pk FROM turns"
+                         " WHERE scope = ?1 AND id = ?2) ORDER BY pk DESC LIMIT ?3"));
   statement.with(scope->pk, turn_id, as_limit(n));
-  INFERSCALE_RETURN_IF_ERROR(statement.for_each([&](const Statement& row) {
-    turns.push_back({row.text(0), exact, row.text(1), row.text(2), row.text(3), row.integer(4),
-                     static_cast<int>(row.integer(5))});
-  }));
-  std::reverse(turns.begin(), turns.end());
+  std::vector<std::string> ids;  // newest first
+  INFERSCALE_RETURN_IF_ERROR(
+      statement.for_each([&](const Statement& row) { ids.push_back(row.text(0)); }));
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+    INFERSCALE_ASSIGN_OR_RETURN(std::optional<Turn> turn, find_turn(connection, *scope, *id));
+    if (turn) {
+      turns.push_back(*std::move(turn));
+    }
+  }
   return turns;
 }
 

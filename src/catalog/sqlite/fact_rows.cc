@@ -141,6 +141,25 @@ Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_tim
   return sha256_128(message.bytes());
 }
 
+Result<std::optional<Turn>> find_turn(Connection& connection, const ScopeRow& scope,
+                                      std::string_view id) {
+  INFERSCALE_ASSIGN_OR_RETURN(
+      Statement statement,
+      connection.prepare("SELECT speaker, role, text, event_time, event_offset,"
+                         " checksum IS inferscale_checksum(scope, id, event_time, event_offset,"
+                         "  speaker, role, text) FROM turns WHERE scope = ?1 AND id = ?2"));
+  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope.pk, id).step());
+  if (!found) {
+    return std::optional<Turn>();
+  }
+  if (statement.integer(5) != 1) {
+    return unsound_row("turn " + std::string(id));
+  }
+  return std::optional<Turn>(Turn{std::string(id), scope.scope, statement.text(0),
+                                  statement.text(1), statement.text(2), statement.integer(3),
+                                  static_cast<int>(statement.integer(4))});
+}
+
 Status insert_turn(Connection& connection, std::int64_t scope, const Turn& turn) {
   return connection.run(
       "INSERT INTO turns(scope, id, event_time, event_offset, speaker, role, text, checksum)"

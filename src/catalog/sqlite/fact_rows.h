@@ -51,6 +51,9 @@ struct FactRow {
 
 /// What makes two facts of a scope the same fact.
 [[nodiscard]] Hash128 content_hash(std::string_view text, std::optional<TimestampUs> event_time);
+/// A turn of exactly this scope; none when it is not there. Errors: kDataLoss (its checksum).
+[[nodiscard]] Result<std::optional<Turn>> find_turn(Connection& connection, const ScopeRow& scope,
+                                                    std::string_view id);
 /// Leaves a turn of this scope and id that is there already as it is.
 [[nodiscard]] Status insert_turn(Connection& connection, std::int64_t scope, const Turn& turn);
 [[nodiscard]] Status insert_sources(Connection& connection, std::int64_t fact,

@@ -5,7 +5,6 @@
 
 #include "catalog/sqlite/fact_rows.h"
 #include "catalog/sqlite/filter_sql.h"
-#include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 
 namespace inferscale::sqlite {
@@ -25,25 +24,6 @@ Result<std::int64_t> parse_cursor(std::string_view cursor) {
     return invalid_argument("cursor: not one that a previous page gave; start without a cursor");
   }
   return after;
-}
-
-Result<std::optional<Turn>> find_turn(Connection& connection, const ScopeRow& scope,
-                                      std::string_view id) {
-  INFERSCALE_ASSIGN_OR_RETURN(
-      Statement statement,
-      connection.prepare("SELECT speaker, role, text, event_time, event_offset,"
-                         " checksum IS inferscale_checksum(scope, id, event_time, event_offset,"
-                         "  speaker, role, text) FROM turns WHERE scope = ?1 AND id = ?2"));
-  INFERSCALE_ASSIGN_OR_RETURN(const bool found, statement.with(scope.pk, id).step());
-  if (!found) {
-    return std::optional<Turn>();
-  }
-  if (statement.integer(5) != 1) {
-    return unsound_row("turn " + std::string(id));
-  }
-  return std::optional<Turn>(Turn{std::string(id), scope.scope, statement.text(0),
-                                  statement.text(1), statement.text(2), statement.integer(3),
-                                  static_cast<int>(statement.integer(4))});
 }
 
 Result<CatalogCounts> count_scopes(Connection& connection, const std::vector<ScopeRow>& scopes) {

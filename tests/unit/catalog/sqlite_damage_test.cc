@@ -144,6 +144,16 @@ TEST_F(SqliteDamage, EveryCoveredColumnIsCheckedWhenItIsRead) {
   }
 }
 
+TEST_F(SqliteDamage, ADamagedTurnIsNotWhatAFactIsEncodedBehind) {
+  Turn later;
+  later.id = "turn-0816";
+  later.text = "And then he ran away";
+  unwrap(unwrap(open())->add_turns(std::span(&later, 1)));
+  EXPECT_EQ(unwrap(unwrap(open())->turns_before(Scope{}, later.id, 4)).size(), 1U);
+  tamper("UPDATE turns SET text = 'x' WHERE id = 'turn-0815'");
+  EXPECT_CODE(unwrap(open())->turns_before(Scope{}, later.id, 4), kDataLoss);
+}
+
 TEST_F(SqliteDamage, ADamagedFactCanBeErasedAndIsNotChanged) {
   tamper("UPDATE facts SET metadata = '{}'");
   const auto catalog = unwrap(open());
