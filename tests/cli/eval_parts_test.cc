@@ -275,7 +275,7 @@ TEST_F(ResultLogTest, GoesOnWhereItWasCutOff) {
             .ok());
     ASSERT_TRUE((*log)->add(RowComparison{"c", "q1", "header", {{{1}}, {{2}}}}).ok());
     ASSERT_TRUE((*log)->add(EncodeResult{"c", "header", {3, 10, 20, 1.5, 0.25}}).ok());
-    ASSERT_TRUE((*log)->add_recall("c", "q1", {{"5", 0.5}}).ok());
+    ASSERT_TRUE((*log)->add(RecallResult{"c", "q1", {{"5", 0.5}}}).ok());
   }
   std::ofstream(path_, std::ios::app) << R"({"result": "text k=5", "case": "c", "questi)";
   auto log = ResultLog::open(path_, "model 1");
@@ -287,7 +287,7 @@ TEST_F(ResultLogTest, GoesOnWhereItWasCutOff) {
   ASSERT_THAT((*log)->results(), SizeIs(1));
   EXPECT_EQ((*log)->results()[0].values.at("f1"), 0.5);
   EXPECT_EQ((*log)->encodings()[0].cost.reach, 0.25);
-  EXPECT_EQ((*log)->recalls().begin()->second.at("5"), 0.5);
+  EXPECT_EQ((*log)->recalls().front().by_k.at("5"), 0.5);
   ASSERT_TRUE((*log)->add(QuestionResult{"c", "q2", "temporal", "text k=5", {}, "", "true"}).ok());
   log->reset();
   EXPECT_TRUE((*ResultLog::open(path_, "model 1"))->has("c", "q2", "text k=5"));

@@ -199,6 +199,21 @@ TEST_F(EvalRunTest, TheReportQuotesNothingOfTheDataSet) {
   EXPECT_EQ(text.find("answer-"), std::string::npos) << "nor answers, which may quote it";
 }
 
+TEST_F(EvalRunTest, AReportIsOfTheCasesThatWereAskedFor) {
+  set_arms("header");
+  ASSERT_TRUE(run().ok());
+  set_.cases.pop_back();
+  const Json json = report();
+  EXPECT_EQ(json["questions"].size(), json["arms"].size() * 2 - 2) << "one question needs turns";
+  for (const Json& arm : json["arms"]) {
+    EXPECT_EQ(arm["questions"], arm["kind"] == "facts" ? 1 : 2) << arm["name"];
+  }
+  for (const Json& question : json["questions"]) {
+    EXPECT_EQ(question["case"], set_.cases[0].id);
+  }
+  EXPECT_EQ(json["encoding"][0]["facts"], 12);
+}
+
 TEST_F(EvalRunTest, AnotherServingHeaderIsReadAsText) {
   set_arms("header");
   options_.serving_system_prompt = "You are somebody else altogether.";

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <map>
 
 namespace inferscale::cli {
 namespace {
@@ -48,6 +47,7 @@ Status CaseMemory::take_in(const EvalCase& data) {
     INFERSCALE_ASSIGN_OR_RETURN(
         std::vector<TokenId> line,
         parts_->prompt->fact_line(fact.text, fact.event_time, fact.event_offset_minutes));
+    index_.emplace(fact.id, facts_.size());
     facts_.push_back({fact.id, fact.version});
     scopes_.push_back(scope_hash(fact.scope));
     lines_.push_back(std::move(line));
@@ -79,19 +79,15 @@ Result<EncodeCost> CaseMemory::encode(const WorkControl& control) {
 }
 
 Result<std::vector<std::size_t>> CaseMemory::rank(const std::string& question) {
-  std::map<std::string, std::size_t> index;
-  for (std::size_t i = 0; i < facts_.size(); ++i) {
-    index.emplace(facts_[i].id, i);  // of facts that say the same, the first
-  }
   INFERSCALE_ASSIGN_OR_RETURN(Retriever* const retriever, core_->retriever());
   RetrievalRequest request;
   request.scope = kCaseScope;
   request.query = question;
-  request.k = std::min(index.size(), kMaxRetrieved);
+  request.k = std::min(index_.size(), kMaxRetrieved);
   INFERSCALE_ASSIGN_OR_RETURN(const RetrievalResult found, retriever->search(request));
   std::vector<std::size_t> ranked;
   for (const RetrievedFact& hit : found.facts) {
-    ranked.push_back(index.at(hit.fact.id));
+    ranked.push_back(index_.at(hit.fact.id));
   }
   return ranked;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ class CaseMemory {
   /// The header's record, captured if need be.
   [[nodiscard]] Result<Segment> header();
 
+  /// Facts that say the same are one.
+  [[nodiscard]] std::size_t distinct_facts() const { return index_.size(); }
   [[nodiscard]] const EngineParts& parts() const { return *parts_; }
   /// Token ids of the facts' lines.
   [[nodiscard]] const std::vector<std::vector<TokenId>>& lines() const { return lines_; }
@@ -53,6 +56,7 @@ class CaseMemory {
   std::unique_ptr<Service> service_;
   EngineParts* parts_ = nullptr;
   std::vector<FactRef> facts_;
+  std::map<std::string, std::size_t> index_;  // by id; of facts that say the same, the first
   std::vector<Hash128> scopes_;
   std::vector<std::vector<TokenId>> lines_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/machine.h"
@@ -40,8 +41,8 @@ std::vector<std::vector<double>> by_case(const std::map<std::string, std::vector
 
 class Summary {
  public:
-  explicit Summary(const ResultLog& log) {
-    for (const QuestionResult& result : log.results()) {
+  explicit Summary(const std::vector<QuestionResult>& results) {
+    for (const QuestionResult& result : results) {
       by_arm_[result.arm].push_back(&result);
       found_[{result.arm, result.case_id, result.question_id}] = &result;
     }
@@ -184,6 +185,17 @@ class Summary {
   std::map<std::array<std::string, 3>, const QuestionResult*> found_;
 };
 
+/// Those of the set's cases: a log may hold others besides.
+template <typename Entry>
+std::vector<Entry> of_set(const std::vector<Entry>& entries, const EvalSet& set) {
+  std::vector<Entry> chosen;
+  std::copy_if(entries.begin(), entries.end(), std::back_inserter(chosen), [&](const Entry& entry) {
+    return std::any_of(set.cases.begin(), set.cases.end(),
+                       [&](const EvalCase& data) { return data.id == entry.case_id; });
+  });
+  return chosen;
+}
+
 std::vector<EvalArm> reported_arms(const EvalOptions& options) {
   std::vector<EvalArm> arms;
   for (const ArmKind kind : {ArmKind::kNone, ArmKind::kText, ArmKind::kFloor, ArmKind::kFacts}) {
@@ -195,9 +207,9 @@ std::vector<EvalArm> reported_arms(const EvalOptions& options) {
   return arms;
 }
 
-Json encodings(const ResultLog& log) {
+Json encodings(const std::vector<EncodeResult>& results) {
   std::map<std::string, std::pair<EncodeCost, std::size_t>> sums;
-  for (const EncodeResult& encoding : log.encodings()) {
+  for (const EncodeResult& encoding : results) {
     auto& [sum, cases] = sums[encoding.context];
     sum.facts += encoding.cost.facts;
     sum.own_tokens += encoding.cost.own_tokens;
@@ -219,10 +231,10 @@ Json encodings(const ResultLog& log) {
   return json;
 }
 
-Json recall(const ResultLog& log) {
+Json recall(const std::vector<RecallResult>& recalls) {
   std::map<std::string, std::vector<double>> values;
-  for (const auto& [question, by_k] : log.recalls()) {
-    for (const auto& [k, share] : by_k) {
+  for (const RecallResult& question : recalls) {
+    for (const auto& [k, share] : question.by_k) {
       values[k].push_back(share);
     }
   }
@@ -233,7 +245,7 @@ Json recall(const ResultLog& log) {
   return json;
 }
 
-Json rows(const ResultLog& log) {
+Json rows(const std::vector<RowComparison>& comparisons) {
   std::map<std::string, std::pair<RowDistances, double>> sums;
   const auto add = [](std::vector<std::vector<double>>& sum,
                       const std::vector<std::vector<double>>& one) {
@@ -245,7 +257,7 @@ Json rows(const ResultLog& log) {
       }
     }
   };
-  for (const RowComparison& comparison : log.rows()) {
+  for (const RowComparison& comparison : comparisons) {
     auto& [sum, count] = sums[comparison.context];
     add(sum.k, comparison.distances.k);
     add(sum.v, comparison.distances.v);
@@ -265,9 +277,9 @@ Json rows(const ResultLog& log) {
   return json;
 }
 
-Json questions(const ResultLog& log) {
+Json questions(const std::vector<QuestionResult>& results) {
   Json json = Json::array();
-  for (const QuestionResult& result : log.results()) {
+  for (const QuestionResult& result : results) {
     Json one = {{"case", result.case_id},
                 {"question", result.question_id},
                 {"category", result.category},
@@ -319,7 +331,8 @@ BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
   for (const EvalCase& data : set.cases) {
     n_questions += data.questions.size();
   }
-  const Summary summary(log);
+  const std::vector<QuestionResult> results = of_set(log.results(), set);
+  const Summary summary(results);
   Json arms = Json::array();
   for (const std::uint32_t k : options.k) {
     for (const EvalArm& arm : reported_arms(options)) {
@@ -349,12 +362,12 @@ BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
                  {"cache_type", type_name(memory.cache_dtype)},
                  {"serving_header", options.serving_system_prompt.empty() ? "same" : "other"}}},
                {"arms", arms},
-               {"encoding", encodings(log)},
-               {"recall", recall(log)}};
-  if (!log.rows().empty()) {
-    json["rows"] = rows(log);
+               {"encoding", encodings(of_set(log.encodings(), set))},
+               {"recall", recall(of_set(log.recalls(), set))}};
+  if (const auto compared = of_set(log.rows(), set); !compared.empty()) {
+    json["rows"] = rows(compared);
   }
-  json["questions"] = questions(log);
+  json["questions"] = questions(results);
   BenchReport report;
   report.json = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   report.file = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -169,7 +169,7 @@ Result<CaseMemory*> Evaluation::memory_of(Case& current, const std::string& cont
   }
   INFERSCALE_ASSIGN_OR_RETURN(const EncodeCost cost, memory->encode(encoding));
   // What a run that was cut off has encoded is not in this run's cost.
-  if (!log_.has_encoding(current.data.id, context) && cost.facts == current.data.facts.size()) {
+  if (!log_.has_encoding(current.data.id, context) && cost.facts == memory->distinct_facts()) {
     INFERSCALE_RETURN_IF_ERROR(log_.add(EncodeResult{current.data.id, context, cost}));
   }
   return memory.get();
@@ -181,9 +181,10 @@ Result<Evaluation::Prompt> Evaluation::make_prompt(Case& current, const EvalQues
   prompt.question = &question;
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::size_t> ranked,
                               current.base->rank(question.text));
-  const auto recall = evidence_recall(ranked, question);
+  auto recall = evidence_recall(ranked, question);
   if (!recall.empty()) {
-    INFERSCALE_RETURN_IF_ERROR(log_.add_recall(current.data.id, question.id, recall));
+    INFERSCALE_RETURN_IF_ERROR(
+        log_.add(RecallResult{current.data.id, question.id, std::move(recall)}));
   }
   prompt.facts = order_facts(choose_facts(ranked, question, k), options_.order,
                              mix_seed(options_.seed, question.id));

@@ -148,8 +148,9 @@ Status ResultLog::take(std::string_view line) {
     } else if (json.contains("digest")) {
       digests_[json.at("case")] = json.at("digest");
     } else {
-      recalls_[key_of("", json.at("case"), json.at("question"), "")] =
-          json.at("recall").get<std::map<std::string, double>>();
+      recalls_.push_back({json.at("case"), json.at("question"),
+                          json.at("recall").get<std::map<std::string, double>>()});
+      known_.insert(key_of("recall", json.at("case"), json.at("question"), ""));
     }
   } catch (const Json::exception& error) {
     return data_loss(
@@ -213,14 +214,14 @@ Status ResultLog::add(EncodeResult encoding) {
   return {};
 }
 
-Status ResultLog::add_recall(const std::string& case_id, const std::string& question_id,
-                             const std::map<std::string, double>& recall) {
-  std::map<std::string, double>& known = recalls_[key_of("", case_id, question_id, "")];
-  if (!known.empty()) {
+Status ResultLog::add(RecallResult recall) {
+  if (!known_.insert(key_of("recall", recall.case_id, recall.question_id, "")).second) {
     return {};
   }
-  known = recall;
-  return write(line_of({{"recall", recall}, {"case", case_id}, {"question", question_id}}));
+  INFERSCALE_RETURN_IF_ERROR(write(line_of(
+      {{"recall", recall.by_k}, {"case", recall.case_id}, {"question", recall.question_id}})));
+  recalls_.push_back(std::move(recall));
+  return {};
 }
 
 }  // namespace inferscale::cli

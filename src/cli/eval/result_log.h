@@ -39,6 +39,13 @@ struct EncodeResult {
   EncodeCost cost;
 };
 
+/// Where a question's evidence stood in plain retrieval: the share of it among the first k, by k.
+struct RecallResult {
+  std::string case_id;
+  std::string question_id;
+  std::map<std::string, double> by_k;
+};
+
 /// Results of an evaluation as they come, one line of JSON each, so that one that was cut off goes
 /// on where it was. Not thread-safe.
 class ResultLog {
@@ -63,17 +70,13 @@ class ResultLog {
   Status add(QuestionResult result);
   Status add(RowComparison rows);
   Status add(EncodeResult encoding);
-  /// Where evidence stood in plain retrieval: share of it among the first k, by k.
-  Status add_recall(const std::string& case_id, const std::string& question_id,
-                    const std::map<std::string, double>& recall);
+  /// Once for each question.
+  Status add(RecallResult recall);
 
   [[nodiscard]] const std::vector<QuestionResult>& results() const { return results_; }
   [[nodiscard]] const std::vector<RowComparison>& rows() const { return rows_; }
   [[nodiscard]] const std::vector<EncodeResult>& encodings() const { return encodings_; }
-  /// By question, then k.
-  [[nodiscard]] const std::map<std::string, std::map<std::string, double>>& recalls() const {
-    return recalls_;
-  }
+  [[nodiscard]] const std::vector<RecallResult>& recalls() const { return recalls_; }
 
  private:
   ResultLog() = default;
@@ -88,7 +91,7 @@ class ResultLog {
   std::map<std::string, std::string> digests_;  // by case
   std::vector<RowComparison> rows_;
   std::vector<EncodeResult> encodings_;
-  std::map<std::string, std::map<std::string, double>> recalls_;
+  std::vector<RecallResult> recalls_;
 };
 
 }  // namespace inferscale::cli
