@@ -30,9 +30,10 @@ Result<bool> are_neighbours(Catalog& catalog, const Fact& previous, const Fact& 
   return !before.empty() && before.front().id == previous.id;
 }
 
-Result<std::vector<std::vector<TokenId>>> primer_tokens(const Tokenizer& tokenizer, std::size_t n) {
+Result<std::vector<std::vector<TokenId>>> primer_tokens(const Tokenizer& tokenizer, std::size_t n,
+                                                        std::span<const std::string> names) {
   std::vector<std::vector<TokenId>> lines;
-  for (const std::string& line : primer_lines(n)) {
+  for (const std::string& line : primer_lines(n, names)) {
     INFERSCALE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.encode(line, false));
     lines.push_back(std::move(tokens));
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "memory/encode_context.h"
@@ -20,9 +21,9 @@ inline constexpr std::size_t kMaxListTokens = 1024;
 /// Whether no live fact of their scope stands between the two.
 [[nodiscard]] Result<bool> are_neighbours(Catalog& catalog, const Fact& previous, const Fact& next);
 
-/// The first n primer lines.
-[[nodiscard]] Result<std::vector<std::vector<TokenId>>> primer_tokens(const Tokenizer& tokenizer,
-                                                                      std::size_t n);
+/// The first n primer lines, with `names` for the made-up people.
+[[nodiscard]] Result<std::vector<std::vector<TokenId>>> primer_tokens(
+    const Tokenizer& tokenizer, std::size_t n, std::span<const std::string> names = {});
 
 /// Puts `facts` behind the group's lines as text, as many of the last ones as kMaxListTokens allow,
 /// in front of them primer lines up to n in all.

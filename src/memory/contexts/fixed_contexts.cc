@@ -2,7 +2,6 @@
 
 #include "memory/contexts/context_lines.h"
 #include "memory/contexts/scope_names.h"
-#include "memory/primer.h"
 
 namespace inferscale {
 namespace {
@@ -40,11 +39,7 @@ Status NamesContext::fill(EncodeGroup& group) const {
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                               scope_names(sources_.catalog, group.facts.front().scope));
   group.fixed_of_scope = !names.empty();
-  for (const std::string& line : primer_lines(n_, names)) {
-    INFERSCALE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
-                                sources_.tokenizer.encode(line, false));
-    group.fixed_lines.push_back(std::move(tokens));
-  }
+  INFERSCALE_ASSIGN_OR_RETURN(group.fixed_lines, primer_tokens(sources_.tokenizer, n_, names));
   return {};
 }
 
