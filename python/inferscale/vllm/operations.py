@@ -7,7 +7,7 @@ from typing import Any
 from inferscale.vllm.control import Handler, NotFound, read_keys, read_scope, read_text
 from inferscale.vllm.scheduler import SchedulerSide
 
-_MAX_EPOCH = (1 << 63) - 1
+_MAX_EPOCH = (1 << 53) - 1  # exact in every JSON reader
 
 
 class Operations:

@@ -65,7 +65,8 @@ class WorkerSide:
         whole = model.spec_dict(self._config)
         files = model.weight_files(self._config)
         canonical = model.canonical_settings(self._config, whole)
-        whole["fingerprint"] = _core.hf_fingerprint(files, canonical)
+        cache = str(self._settings.data_dir / "fingerprints")
+        whole["fingerprint"] = _core.hf_fingerprint(files, canonical, cache)
         heads = max(1, whole["shape"]["n_kv_heads"] // self._n_ranks)
         self._spec_dict = whole | {"shape": whole["shape"] | {"n_kv_heads": heads}}
         self._spec = _core.ModelSpec.from_dict(self._spec_dict)
