@@ -58,7 +58,7 @@ def test_restart(restarts):
     client = Client.of(engine)
     plain = engine.one(prompt)
     context = client.range(prompt, 0, 64)
-    fact = client.range(prompt, 64, 140, "header", "33" * 16)
+    fact = client.range(prompt, 64, 120, "header", "33" * 16)
     capture(engine, client, prompt, [context, fact], client_salt="restart")
     stranger = Client.of(engine, {"tenant": "acme", "user": "mallory", "agent": "", "run": ""})
     lost = stranger.range(prompt, 0, 50)
@@ -80,7 +80,7 @@ def test_restart(restarts):
     assert not store.contains(erased["key"]) and not store.contains(lost["key"])
     request = client.request(inject=[context["key"], fact["key"]], client_salt="after")
     answer = engine.one(prompt, request)
-    assert answer.injected == 140, "nothing was encoded again"
+    assert answer.injected == 120, "nothing was encoded again"
     assert answer.tokens == plain.tokens and difference(answer, plain) <= EXACT
     stale = engine.one(prompt, open_erase.request(inject=[erased["key"]]))
     assert stale.fallbacks == {"stale_epoch": 1}
@@ -88,7 +88,7 @@ def test_restart(restarts):
     # A bit flips while the engine runs and only the disk has the record: the load fails, and says so.
     restarts.stop()
     engine = restarts.start(host_budget="1MiB")
-    flip(restarts.data_dir, token_bytes(prompt[64:140]))
+    flip(restarts.data_dir, token_bytes(prompt[64:120]))
     request = client.request(inject=[context["key"], fact["key"]], client_salt="flipped")
     answer = engine.one(prompt, request)
     assert answer.finish == "error" and answer.tokens == []
