@@ -77,8 +77,11 @@ if ! there; then
     provide_tools
     fresh_work "$name"
     make_environment
-    rm -rf "${root:?}"
+    # Removing so many files takes a while: out of the way first.
+    rm -rf "$work.old"
+    [ ! -e "$root" ] || mv "$root" "$work.old"
     mv "$work" "$root"
+    rm -rf "$work.old"
   fi
 fi
 say "$name: $root/venv"
