@@ -269,7 +269,7 @@ def named_files(tree):
                     yield name, line, f"{path} does not exist"
 
 
-INDEX_FILES = re.compile(r"(^|/)(README\.md|CMakeLists\.txt|conftest\.py)$|^[^/]+$|^\.ci/run$")
+INDEX_FILES = re.compile(r"(^|/)(README\.md|CMakeLists\.txt|conftest\.py|pyproject\.toml)$|^[^/]+$|^\.ci/run$")
 
 
 def mentioned(tree, name, where):
