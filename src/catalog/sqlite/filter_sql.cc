@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "catalog/sqlite/fold_case.h"
-#include "catalog/strict_json.h"
+#include "base/strict_json.h"
 
 namespace inferscale::sqlite {
 namespace {
