@@ -1,0 +1,5 @@
+"""InferScale: facts encoded once, injected as KV. ``inferscale.vllm`` is the connector for vLLM."""
+
+from inferscale._core import version as __version__
+
+__all__ = ["__version__"]
