@@ -1,14 +1,17 @@
 #!/bin/sh
-# Builds the wheel of the Python package into build/wheel, for the Python that it is given:
-#   build_wheel.sh PYTHON [--install]   --install also puts it into PYTHON's environment, if it is not the one there
-# PYTHON needs scikit-build-core and nanobind (scripts/provide_vllm.sh makes such environments). Needs the packages of
-# install_packages.sh. What is compiled stays in build/python, so that a second build takes seconds.
+# Builds the wheel of the Python package, and unpacks it beside for the tests:
+#   build_wheel.sh PYTHON   gives build/wheel/inferscale-*.whl, and build/site to put into PYTHONPATH
+# PYTHON needs scikit-build-core and nanobind, as in the environments that provide_vllm.sh makes. Those are shared by all
+# checkouts, so the package is not installed into them. What is compiled stays in build/python: again takes seconds.
 set -u
 repo=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 . "$repo/scripts/common.sh"
 
-{ [ $# -eq 1 ] || { [ $# -eq 2 ] && [ "$2" = --install ]; }; } || fail 2 "usage: build_wheel.sh PYTHON [--install]"
+[ $# -eq 1 ] || fail 2 "usage: build_wheel.sh PYTHON"
 python=$1
+headers='import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+"$python" -c "$headers" || "$repo/scripts/install_packages.sh" python3-dev || exit $?
+
 folder=$repo/build/wheel
 log=$repo/build/logs/wheel.log
 mkdir -p "$folder" "$repo/build/logs"
@@ -17,22 +20,13 @@ exec 9>"$repo/build/wheel.lock"
 flock -n 9 || { say "another build of the wheel is running, waiting for it"; flock 9; }
 : >"$log"
 
-tag=$("$python" -c 'import sys; print(sys.implementation.cache_tag)') || fail 2 "$python does not run"
 rm -f "$folder"/inferscale-*.whl
 run_logged "$log" env CCACHE_BASEDIR="$repo" CCACHE_NOHASHDIR=true CMAKE_GENERATOR=Ninja \
-  CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}" SKBUILD_CMAKE_DEFINE="INFERSCALE_WERROR=${INFERSCALE_WERROR:-OFF}" \
-  "$python" -m build --wheel --no-isolation --outdir "$folder" \
-  -Cbuild-dir="$repo/build/python-$tag" -Ccmake.build-type=Release "$repo/python"
-wheel=$(echo "$folder"/inferscale-*.whl)
-say "wheel: $wheel"
-
-if [ $# -eq 2 ]; then
-  provide_tools
-  site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-  sum=$(sha256sum "$wheel" | cut -d' ' -f1)
-  if [ "$(cat "$site/inferscale/installed-wheel" 2>/dev/null)" != "$sum" ]; then
-    run_logged "$log" "$(dirname "$tools_python")/uv" pip install --quiet --no-cache --offline --no-deps --reinstall \
-      --python "$python" "$wheel"
-    printf '%s\n' "$sum" >"$site/inferscale/installed-wheel"
-  fi
-fi
+  CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}" "$python" -m build --wheel --no-isolation --outdir "$folder" \
+  -Cbuild-dir="$repo/build/python" -Ccmake.build-type=Release -Ccmake.define.INFERSCALE_WERROR="${INFERSCALE_WERROR:-OFF}" \
+  "$repo/python"
+work=$repo/build/site.new
+rm -rf "$work" "$repo/build/site"
+run_logged "$log" "$python" -m zipfile -e "$folder"/inferscale-*.whl "$work"
+mv "$work" "$repo/build/site"
+say "wheel: $(echo "$folder"/inferscale-*.whl)"

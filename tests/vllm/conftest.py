@@ -1,0 +1,45 @@
+"""Fixtures of the tests against vLLM. Starting an engine is what takes time, so servers are shared by a whole run."""
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from server import VllmServer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_configure():
+    # The default would end the run without its fixtures' ends, and leave servers behind.
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", 143))
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> str:
+    folder = os.environ.get("INFERSCALE_TEST_MODEL", "")
+    assert folder, "run these tests with ./run test-vllm"
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_server(model_folder):
+    """A function (name, arguments, environment) that starts a server and waits for it; all end with the run."""
+    running = []
+
+    def start(name: str, arguments: dict | None = None, environment: dict | None = None) -> VllmServer:
+        assert re.fullmatch(r"[\w-]+", name), "the name is that of the log, too"
+        server = VllmServer(model_folder, ROOT / "build" / "logs" / f"vllm-{name}.log", arguments, environment)
+        running.append(server)
+        server.wait_until_ready()
+        return server
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def plain_server(start_server) -> VllmServer:
+    """vLLM as it is, with no connector."""
+    return start_server("plain")
