@@ -269,7 +269,8 @@ def named_files(tree):
                     yield name, line, f"{path} does not exist"
 
 
-INDEX_FILES = re.compile(r"(^|/)(README\.md|CMakeLists\.txt|conftest\.py)$|^[^/]+$|^\.ci/run$")
+INDEX_FILES = re.compile(r"(^|/)(README\.md|CMakeLists\.txt|conftest\.py|pyproject\.toml)$|^[^/]+$|^\.ci/run$"
+                         r"|^tests/(python|vllm)/test_\w+\.py$")  # pytest finds its tests by their names
 
 
 def mentioned(tree, name, where):

@@ -162,10 +162,13 @@ class FilesTest(RuleTest):
         self.finds("unused-files", {"docs/a.md": "", "README.md": "x"}, "docs/a.md", "links")
         self.finds("unused-files", {"scripts/a.sh": "", "run": "x"}, "scripts/a.sh", "names")
         self.finds("unused-files", {"tests/golden/v1/a.bin": "x"}, "tests/golden/v1/a.bin", "names")
+        self.finds("unused-files", {"tests/vllm/helper.py": "", "python/test_a.py": ""}, "tests/vllm/helper.py", "names")
+        self.finds("unused-files", {"python/inferscale/a.py": ""}, "python/inferscale/a.py", "names")
         self.accepts("unused-files", {
             "README.md": "[a](docs/a.md)", "docs/a.md": "x", "run": "scripts/a.sh", "scripts/a.sh": "",
             "src/kv/CMakeLists.txt": "a.cc", "src/kv/a.cc": '#include "kv/a.h"', "src/kv/a.h": "x",
             "tests/golden/v1/a.bin": "x", "tests/unit/a_test.cc": '"tests/golden/v1"',
+            "tests/vllm/test_a.py": "import helper", "tests/vllm/helper.py": "", "python/pyproject.toml": "",
             "tests/unit/CMakeLists.txt": "foreach(name a) ${name}_test.cc"})
 
 

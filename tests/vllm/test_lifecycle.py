@@ -4,7 +4,7 @@ or at worst in an error of that request."""
 from __future__ import annotations
 
 import pytest
-from harness import FACTS, HEADER, QUESTION, Client, Engine, capture, difference
+from harness import FACTS, HEADER, QUESTION, Client, capture, difference
 
 EXACT = 1e-3
 BLOCK = 32
@@ -13,13 +13,11 @@ LOADED = 120  # tokens of the record that most tests inject
 
 
 @pytest.fixture(scope="module")
-def engine(model, tmp_path_factory):
-    engine = Engine(
-        model, tmp_path_factory.mktemp("data"), max_num_batched_tokens=64, max_model_len=512,
+def engine(engines, tmp_path_factory):
+    return engines.get(
+        tmp_path_factory.mktemp("data"), max_num_batched_tokens=64, max_model_len=512,
         num_gpu_blocks_override=BLOCKS, max_num_seqs=8,
     )
-    yield engine
-    engine.close()
 
 
 @pytest.fixture(scope="module")

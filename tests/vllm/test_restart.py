@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from harness import FACTS, HEADER, QUESTION, Client, Engine, capture, difference
+from harness import FACTS, HEADER, QUESTION, Client, capture, difference
 
 EXACT = 1e-3
 
@@ -15,25 +15,19 @@ EXACT = 1e-3
 class Restarts:
     """One data directory, and engines over it one after the other."""
 
-    def __init__(self, model, data_dir):
-        self.model, self.data_dir, self.engine = model, data_dir, None
+    def __init__(self, engines, data_dir):
+        self.engines, self.data_dir = engines, data_dir
 
     def start(self, **options):
-        self.stop()
-        self.engine = Engine(self.model, self.data_dir, num_gpu_blocks_override=64, **options)
-        return self.engine
+        return self.engines.get(self.data_dir, num_gpu_blocks_override=64, **options)
 
     def stop(self):
-        if self.engine is not None:
-            self.engine.close()
-            self.engine = None
+        self.engines.close()
 
 
 @pytest.fixture(scope="module")
-def restarts(model, tmp_path_factory):
-    restarts = Restarts(model, tmp_path_factory.mktemp("data"))
-    yield restarts
-    restarts.stop()
+def restarts(engines, tmp_path_factory):
+    return Restarts(engines, tmp_path_factory.mktemp("data"))
 
 
 def flip(data_dir: Path, needle: bytes) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness import HEADER, QUESTION, Client, Engine, capture
+from harness import HEADER, QUESTION, Client, capture
 
 REQUESTS = 300
 AT_ONCE = 8
@@ -20,13 +20,11 @@ NAMES = ["Anna", "Boris", "Clara", "Dilan", "Edith", "Fausto"]
 
 
 @pytest.fixture(scope="module")
-def engine(model, tmp_path_factory):
-    engine = Engine(
-        model, tmp_path_factory.mktemp("data"), max_num_batched_tokens=128, max_model_len=512,
+def engine(engines, tmp_path_factory):
+    return engines.get(
+        tmp_path_factory.mktemp("data"), max_num_batched_tokens=128, max_model_len=512,
         num_gpu_blocks_override=36, max_num_seqs=AT_ONCE,
     )
-    yield engine
-    engine.close()
 
 
 class Stress:
