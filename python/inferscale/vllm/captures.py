@@ -11,25 +11,13 @@ from inferscale.vllm.messages import CaptureJob
 from inferscale.vllm.records import RecordInfo
 from inferscale.vllm.tracking import InjectedBlocks, PlannedCapture, Tracked
 
-_SYSTEM = {"tenant": "", "user": "", "agent": "", "run": ""}
-
-
-def owner_scope(scope: dict[str, str], owner: str) -> dict[str, str]:
-    """Whose a captured record is: the request's scope, its tenant as a whole, or the system."""
-    if owner == "system":
-        return dict(_SYSTEM)
-    if owner == "tenant":
-        return _SYSTEM | {"tenant": scope["tenant"]}
-    return dict(scope)
-
-
 def plan_capture(
     wanted: Any, scope: dict[str, str], prompt: np.ndarray, secret: bytes, fingerprint: str
 ) -> PlannedCapture | str:
     """Checks one entry of ``capture`` against the prompt; the text says why it is refused."""
     if wanted.end > len(prompt):
         return "capture_range"
-    owner = owner_scope(scope, wanted.owner)
+    owner = _core.owner_scope(scope, wanted.owner)
     tokens = np.ascontiguousarray(prompt[wanted.begin : wanted.end])
     key = _core.record_key(
         secret, owner, fingerprint, wanted.context_id, wanted.context_kind, tokens

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from inferscale import _core
-from inferscale.vllm.captures import capture_job, owner_scope, plan_capture, refusal
+from inferscale.vllm.captures import capture_job, plan_capture, refusal
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.erasure import Eraser
 from inferscale.vllm.messages import LoadItem, LoadJob, StepMetadata, WorkerAcks
@@ -132,9 +132,6 @@ class SchedulerSide:
         known = self.epochs.epoch(owner)
         if known is None:
             known = self.epochs.start(owner, params.epoch)
-        digest, new = self.epochs.learn_scope(params.scope)
-        if new:
-            self.book.learn_scope(params.scope)
         if params.epoch < known:
             return "stale_epoch"
         if params.epoch > known:
@@ -153,7 +150,7 @@ class SchedulerSide:
             if isinstance(plan, str):
                 self._count_fallback(tracked, plan, 1)
                 continue
-            scope = owner_scope(params.scope, wanted.owner)
+            scope = _core.owner_scope(params.scope, wanted.owner)
             if self.epochs.learn_scope(scope)[1]:
                 self.book.learn_scope(scope)
             tracked.captures.append(plan)

@@ -22,6 +22,7 @@ class RankRecords:
         self._lock = threading.Lock()  # between a capture and an erasure
         self._erased: OrderedDict[str, int] = OrderedDict()  # key or scope hash -> fence
         self._known: set[str] = set()
+        self._evictions = 0  # of all tiers, when it was last looked
         self._listing: list[dict[str, Any]] = []
 
     @property
@@ -44,6 +45,10 @@ class RankRecords:
     def evicted(self) -> list[str]:
         """Records that were here and no longer are; each is told once."""
         with self._lock:
+            evictions = sum(tier["evictions"] for tier in self._store.stats()["tiers"])
+            if evictions == self._evictions:
+                return []
+            self._evictions = evictions
             gone = [key for key in self._known if not self._store.contains(key)]
             self._known.difference_update(gone)
         return gone
