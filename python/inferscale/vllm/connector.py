@@ -37,6 +37,8 @@ class InferScaleConnector(KVConnectorBase_V1):
         self._adapter = versions.find_adapter(vllm_version)
         self._reason = "" if self._adapter else versions.unknown_version(vllm_version)
         self._worker: WorkerSide | None = None
+        self._lost_blocks: set[int] = set()  # worker: not loaded, not yet reported
+        self._unplanned: list[int] = []  # scheduler: promised, but no load was planned
         self._scheduler: Any = None
         self._control: Any = None
         if role == KVConnectorRole.SCHEDULER:
@@ -62,11 +64,18 @@ class InferScaleConnector(KVConnectorBase_V1):
         worker.start(self._adapter, self._reason, kv_caches)
         self._worker = worker
 
-    @guarded()
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """What is not loaded, for whatever reason, is reported: those rows hold anything."""
         meta = self._step()
-        if meta is not None and self._worker is not None:
-            self._worker.load(meta)
+        if meta is None:
+            return
+        self._lost_blocks.update(meta.lost_blocks)
+        try:
+            if meta.loads:
+                self._worker.load(meta)
+        except Exception as error:
+            self.faults.note("start_load_kv", error)
+            self._lost_blocks.update(block for job in meta.loads for block in job.block_ids)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return
@@ -80,9 +89,9 @@ class InferScaleConnector(KVConnectorBase_V1):
         if meta is not None and self._worker is not None:
             self._worker.save(meta)
 
-    @guarded(set)
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return self._worker.take_failed_blocks() if self._worker is not None else set()
+        lost, self._lost_blocks = self._lost_blocks, set()
+        return lost | self._worker.take_failed_blocks() if self._worker is not None else lost
 
     @guarded()
     def build_connector_worker_meta(self) -> WorkerAcks | None:
@@ -111,16 +120,30 @@ class InferScaleConnector(KVConnectorBase_V1):
             return 0, False
         return self._scheduler.matched_tokens(request, num_computed_tokens), False
 
-    @guarded()
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        if self._scheduler is not None:
-            self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+        """Tokens that were promised count as computed: an exception here must end the request."""
+        if self._scheduler is None:
+            return
+        block_ids = list(blocks.get_block_ids()[0])
+        try:
+            self._scheduler.allocated(request, block_ids, num_external_tokens)
+        except Exception as error:
+            self.faults.note("update_state_after_alloc", error)
+            if num_external_tokens > 0:
+                self._unplanned += block_ids
 
-    @guarded(StepMetadata)
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._scheduler is None:
             return StepMetadata()
-        return self._scheduler.build_meta(scheduler_output)
+        lost, self._unplanned = self._unplanned, []
+        try:
+            meta = self._scheduler.build_meta(scheduler_output)
+        except Exception as error:
+            self.faults.note("build_connector_meta", error)
+            meta = StepMetadata()
+            lost += self._scheduler.drop_loads()
+        meta.lost_blocks = lost
+        return meta
 
     @guarded()
     def update_connector_output(self, connector_output: Any) -> None:

@@ -55,6 +55,7 @@ class StepMetadata(KVConnectorMetadata):
 
     loads: list[LoadJob] = field(default_factory=list)
     captures: list[CaptureJob] = field(default_factory=list)
+    lost_blocks: list[int] = field(default_factory=list)  # promised to be loaded, but not planned
 
 
 @dataclass

@@ -239,10 +239,7 @@ class SchedulerSide:
     def build_meta(self, output: Any) -> StepMetadata:
         """The work of the step that was just scheduled."""
         meta = StepMetadata(loads=self._loads)
-        self._loads = []
-        if not self._requests:
-            return meta
-        for scheduled in self._adapter.scheduled_requests(output):
+        for scheduled in self._adapter.scheduled_requests(output) if self._requests else ():
             tracked = self._requests.get(scheduled.request_id)
             if tracked is None:
                 continue
@@ -250,7 +247,13 @@ class SchedulerSide:
                 tracked.blocks += scheduled.new_block_ids
             if tracked.captures:
                 self._emit_captures(tracked, scheduled.computed + scheduled.scheduled, meta)
+        self._loads = []
         return meta
+
+    def drop_loads(self) -> list[int]:
+        """Forgets the loads that were planned for this step; the ids of the blocks they were to fill."""
+        loads, self._loads = self._loads, []
+        return [block for job in loads for block in job.block_ids]
 
     def _emit_captures(self, tracked: Tracked, reach: int, meta: StepMetadata) -> None:
         waiting = []
