@@ -54,7 +54,7 @@ class Engines:
 
     def get(self, data_dir: Path, **options) -> Engine:
         self.close()
-        self.running = Engine(self.model, data_dir, **options)
+        self.running = Engine(options.pop("model", self.model), data_dir, **options)
         return self.running
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class Engine:
             )
         self.data_dir = data_dir
         self.llm = LLM(**settings)
-        self.tokenizer = self.llm.get_tokenizer()
+        self.tokenizer = None if options.get("skip_tokenizer_init") else self.llm.get_tokenizer()
         self.control = Control(data_dir) if connector else None
         self.names = itertools.count()
 
