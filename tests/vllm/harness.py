@@ -73,7 +73,7 @@ class Engine:
     def __init__(self, model: str, data_dir: Path, connector: bool = True, **options: Any) -> None:
         os.environ.update(
             VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-            DO_NOT_TRACK="1", VLLM_HOST_IP="127.0.0.1",
+            DO_NOT_TRACK="1", VLLM_HOST_IP="127.0.0.1", VLLM_CPU_OMP_THREADS_BIND="nobind",
         )
         from vllm import LLM
         from vllm.config import KVTransferConfig

@@ -81,7 +81,7 @@ def test_restart(restarts):
 
     # A bit flips while the engine runs and only the disk has the record: the load fails, and says so.
     restarts.stop()
-    engine = restarts.start(host_budget="1MiB")
+    engine = restarts.start(host_budget="8MiB")
     flip(restarts.data_dir, token_bytes(prompt[64:120]))
     request = client.request(inject=[context["key"], fact["key"]], client_salt="flipped")
     answer = engine.one(prompt, request)
@@ -89,6 +89,12 @@ def test_restart(restarts):
     again = engine.one(prompt, client.request(inject=[context["key"], fact["key"]], client_salt="flipped"))
     assert again.injected == 64 and again.fallbacks == {"record_missing": 1}
     assert again.tokens == plain.tokens and difference(again, plain) <= EXACT
+
+    # What the host budget cannot hold at once is not promised.
+    engine = restarts.start(host_budget="1MiB")
+    answer = engine.one(prompt, client.request(inject=[context["key"]], client_salt="budget"))
+    assert answer.injected == 0 and answer.fallbacks == {"host_budget": 1}
+    assert answer.tokens == plain.tokens
 
     # A bit flips between two runs: the record is dropped at start.
     restarts.stop()

@@ -136,6 +136,31 @@ def test_cpu_reader_refuses_a_cache_with_gaps():
         layout.CpuReader([caches()["packed, NHD"]])
 
 
+# -- repeated tokens --------------------------------------------------------------------------------
+
+
+def spec(base):
+    return _core.ModelSpec.from_dict({
+        "architecture": "llama", "trained_positions": 512, "vocab_size": 10, "fingerprint": "00" * 16,
+        "shape": {"n_layers": 1, "n_kv_heads": HEADS, "head_dim_k": DIM, "head_dim_v": DIM},
+        "rope": {"pairing": "halves", "scaling": "none", "freq_base": base, "rotary_dim": DIM},
+    })
+
+
+@pytest.mark.parametrize(("base", "same"), [(10000.0, True), (9000.0, False)])
+def test_keys_of_a_repeated_token_tell_a_wrong_rope(base, same):
+    from inferscale.vllm.probe import RepeatedTokens
+
+    tokens = np.array([3, 4, 3, 5, 3], np.int32)
+    plain = np.random.default_rng(1).normal(size=(10, HEADS, DIM)).astype(np.float32)[tokens]
+    cos, sin = (np.asarray(t)[200:205, None] for t in _core.rope_table(spec(10000.0), 512))
+    x, y = plain[..., : DIM // 2], plain[..., DIM // 2 :]
+    keys = np.concatenate([x * cos - y * sin, y * cos + x * sin], -1)
+    check = RepeatedTokens(spec(base), 512)
+    assert check.agree(tokens, 200, keys) is same
+    assert check.agree(np.arange(5, dtype=np.int32), 200, keys), "nothing is repeated"
+
+
 # -- injected blocks --------------------------------------------------------------------------------
 
 
@@ -469,3 +494,17 @@ def test_faults_are_counted_by_kind():
         thread.join()
     assert thing.hook(KeyError("y")) == (0, False)
     assert thing.faults.counts() == {"hook: ValueError": 4, "hook: KeyError": 1}
+
+
+# -- how vLLM finds the connector -------------------------------------------------------------------
+
+
+def test_the_plugin_registers_once():
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    from inferscale.vllm import InferScaleConnector, plugin
+
+    plugin.register()
+    plugin.register()
+    found = KVConnectorFactory.get_connector_class_by_name("InferScaleConnector")
+    assert found is InferScaleConnector

@@ -9,7 +9,7 @@ import torch
 
 POSITIONS = 1024
 SHAPE: dict[str, Any] = {
-    "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "tie_word_embeddings": False,
     "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": POSITIONS,
 }

@@ -20,7 +20,7 @@ class Operations:
 
     def routes(self) -> dict[str, Handler]:
         return {
-            "GET /v1/info": lambda _: self._info,
+            "GET /v1/info": self.info,
             "POST /v1/ready": self.ready,
             "POST /v1/erase": self.erase,
             "GET /v1/trace": self.trace,
@@ -34,6 +34,11 @@ class Operations:
 
             raise RankError(f"injection is off: {self._info.get('reason', '')}")
         return self._side
+
+    def info(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._side is None or not self._side.stopped:
+            return self._info
+        return self._info | {"injection": False, "reason": self._side.stopped}
 
     def ready(self, body: dict[str, Any]) -> dict[str, Any]:
         side = self._require()

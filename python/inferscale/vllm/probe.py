@@ -107,3 +107,30 @@ def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str,
         raise Refused(f"composed keys differ from the engine's own by {error:.1e}")
     if not np.array_equal(out_values, values):
         raise Refused("composed values differ from those captured")
+
+
+class RepeatedTokens:
+    """What no start-up check can see: that the model itself rotates as its rotary module would. In
+    the first layer a token's key depends on nothing but the token and its position, so that the
+    un-rotated keys of one token at two positions must agree. Looks at every capture."""
+
+    def __init__(self, spec: Any, positions: int) -> None:
+        self._cos, self._sin = (np.asarray(table) for table in _core.rope_table(spec, positions))
+
+    def agree(self, tokens: np.ndarray, begin: int, keys: np.ndarray) -> bool:
+        """``keys``: [T, H, D] of the first layer, as in the cache. True when no token stands twice."""
+        _, first, inverse = np.unique(tokens, return_index=True, return_inverse=True)
+        again = np.flatnonzero(first[inverse] != np.arange(len(tokens)))[-16:]
+        if len(again) == 0:
+            return True
+        plain = self._unrotate(keys[again], begin + again)
+        expected = self._unrotate(keys[first[inverse[again]]], begin + first[inverse[again]])
+        bound = (2.0**-6 if keys.dtype == np.float16 else 2.0**-8) * np.abs(expected).max()
+        return bool(np.abs(plain - expected).max() <= bound)
+
+    def _unrotate(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        half = cos.shape[-1]
+        x, y = keys[..., :half].astype(np.float32), keys[..., half : 2 * half].astype(np.float32)
+        scale = cos * cos + sin * sin
+        return np.concatenate([(x * cos + y * sin) / scale, (y * cos - x * sin) / scale], axis=-1)

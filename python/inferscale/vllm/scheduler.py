@@ -33,18 +33,21 @@ class SchedulerSide:
 
     def __init__(
         self, settings: Settings, adapter: ModuleType | None, fingerprint: str, block_size: int,
-        n_blocks: int, ranks: Ranks, injecting: bool,
+        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int,
     ) -> None:
         """Opens the epochs, finishes erasures that were left open and reads what records there are.
 
         ``injecting``: false makes every request text; what lies in the stores can still be erased.
+        ``load_tokens``: how many tokens' records a rank can load for one request.
         Raises RankError, sqlite3.Error, OSError: then there is no injection.
         """
         self._settings = settings
         self._adapter = adapter
         self._injecting = injecting
+        self.stopped = ""  # why injection ended after it had begun
         self._fingerprint = fingerprint
         self._block_size = block_size
+        self._load_tokens = load_tokens
         self.ranks = ranks
         self.book = RecordBook(len(ranks))
         self.epochs = EpochTable(settings.data_dir)
@@ -163,7 +166,7 @@ class SchedulerSide:
         tracked.local_hit = local_hit
         tracked.match = None
         tracked.query_fallbacks = Counter()
-        if not tracked.injects:
+        if not (tracked.injects and self._injecting):
             return 0
         match = self.book.match(tracked.prompt, tracked.params)
         tracked.match = match
@@ -172,8 +175,20 @@ class SchedulerSide:
         if match.begin > local_hit:
             tracked.query_fallbacks["header_cold"] += len(match.segments)
             return 0
-        end = min(match.end, len(tracked.prompt) - 1, request.num_tokens - 1)
+        end = min(self._loadable(tracked), len(tracked.prompt) - 1, request.num_tokens - 1)
         return max(0, end - local_hit)
+
+    def _loadable(self, tracked: Tracked) -> int:
+        """Where the matched run ends, or earlier, where the host budget does."""
+        tokens = 0
+        for number, segment in enumerate(tracked.match.segments):
+            if segment.end <= tracked.local_hit:
+                continue
+            tokens += segment.end - segment.begin
+            if tokens > self._load_tokens:
+                tracked.query_fallbacks["host_budget"] += len(tracked.match.segments) - number
+                return segment.begin
+        return tracked.match.end
 
     def allocated(self, request: Any, block_ids: list[int], count: int) -> None:
         """Blocks were given to a request; ``count`` tokens behind its local hit are to be loaded."""
@@ -294,6 +309,10 @@ class SchedulerSide:
             self.book.lost(rank, key)
             self._capturing.pop(key, None)
             self.count(f"fallback:{reason}")
+            if reason == "wrong_rotation" and not self.stopped:
+                self.stopped = "the model does not rotate keys as its configuration says"
+                self._injecting = False
+                logger.error("InferScale: no injection from now on: %s", self.stopped)
         for rank, key in acks.lost:
             self.book.lost(rank, key)
         for _, request_id, reason in acks.failed_loads:

@@ -37,6 +37,7 @@ def start_scheduler(
             side = SchedulerSide(
                 settings, adapter, about["fingerprint"], block_size,
                 int(kv_cache_config.num_blocks), ranks, injecting=not reason,
+                load_tokens=min(int(answer["load_tokens"]) for answer in answers),
             )
     except Exception as error:
         logger.error("InferScale: start failed", exc_info=error)

@@ -87,7 +87,15 @@ class WorkerSide:
             "shape": whole["shape"],
             "rope": whole["rope"],
             "store_codec": self._settings.store_codec,
+            "load_tokens": self._load_tokens(),
         }
+
+    def _load_tokens(self) -> int:
+        """How many tokens' records the host budget holds at once: more cannot be loaded for a request."""
+        shape = self._spec_dict["shape"]
+        width = shape["n_kv_heads"] * (shape["head_dim_k"] + shape["head_dim_v"]) * shape["n_layers"]
+        size = width * (4 if self._settings.store_codec == "f32" else 2)
+        return int(0.9 * self._settings.host_budget / size)
 
     def _check(self, adapter: ModuleType, caches: dict[str, torch.Tensor]) -> None:
         model.check_config(self._config)
@@ -112,6 +120,7 @@ class WorkerSide:
             shape["head_dim_k"],
         )
         probe.check_rotation(adapter, rope, self._spec, shape, self._max_positions)
+        self._repeated = probe.RepeatedTokens(self._spec, self._max_positions)
 
     def _handlers(self) -> dict[str, Any]:
         handlers: dict[str, Any] = {"hello": lambda _: self._about}
@@ -200,6 +209,8 @@ class WorkerSide:
         rows = [self._reader.read(layer, slots) for layer in range(self._spec_dict["shape"]["n_layers"])]
         keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
         values = torch.stack([value for _, value in rows]).cpu().contiguous()
+        if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
+            return "wrong_rotation"
         return self._records.capture(
             job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
         )
