@@ -49,7 +49,7 @@ def test_ten_turns(engine, client):
         request = client.request(inject=[*parked, *(entry["key"] for entry in ranges)])
         answer = engine.one(prompt, request, max_tokens=10)
         prefilled = len(prompt) - answer.reply["local_hit"] - answer.injected
-        assert prefilled == len(question), answer.reply
+        assert prefilled == len(question), (str(answer.reply), len(context), parked)
         assert answer.reply["local_hit"] + answer.injected == end
         if turn > 0:
             assert answer.reply["local_hit"] == len(context) // BLOCK * BLOCK
