@@ -1,14 +1,15 @@
-# Third-party libraries, each found in one place. The core needs xxHash, OpenSSL (crypto) and Highway only.
+# Third-party libraries, each found in one place. The core needs xxHash, OpenSSL (crypto), Highway, fmt and, to build,
+# nlohmann-json only.
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(hwy REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
 
 if(INFERSCALE_BUILD_APP)
   find_package(SQLite3 REQUIRED)
-  find_package(nlohmann_json REQUIRED)
   find_package(CLI11 REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)

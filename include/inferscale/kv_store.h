@@ -41,6 +41,9 @@ struct RecordRequest {
   Hash128 scope;  ///< scope_hash of the record's owner, which the caller may use
   std::span<const TokenId> token_ids;  ///< compared id by id; borrowed for the call
   Hash128 context_id;                  ///< what the catalog says the record was encoded behind
+  /// Whether `context_id` is not compared: for a caller who has checked by other means that what
+  /// the record was encoded behind is allowed.
+  bool any_context = false;
   /// What prefilling its tokens would take, in microseconds; 0: unknown, the record is loaded
   /// whatever that takes.
   double prefill_us = 0;

@@ -1,5 +1,6 @@
 #include "base/hash.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <xxhash.h>
@@ -28,6 +29,20 @@ Hash128 first_half(const Digest& digest) {
   return hash;
 }
 
+Digest hmac_digest(std::span<const std::byte> key, std::span<const std::byte> message) {
+  static constexpr std::byte kNothing{};  // OpenSSL refuses null pointers even for empty input
+  const std::byte* key_data = key.empty() ? &kNothing : key.data();
+  const std::byte* message_data = message.empty() ? &kNothing : message.data();
+  Digest digest{};
+  const unsigned char* result = HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()),
+                                     reinterpret_cast<const unsigned char*>(message_data),
+                                     message.size(), digest.data(), nullptr);
+  if (result == nullptr) {
+    stop_without_digest();
+  }
+  return digest;
+}
+
 EVP_MD_CTX* as_context(void* context) { return static_cast<EVP_MD_CTX*>(context); }
 
 }  // namespace
@@ -51,17 +66,48 @@ Hash128 sha256_128(std::span<const std::byte> data) {
 }
 
 Hash128 hmac_sha256_128(std::span<const std::byte> key, std::span<const std::byte> message) {
-  static constexpr std::byte kNothing{};  // OpenSSL refuses null pointers even for empty input
-  const std::byte* key_data = key.empty() ? &kNothing : key.data();
-  const std::byte* message_data = message.empty() ? &kNothing : message.data();
-  Digest digest{};
-  const unsigned char* result = HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()),
-                                     reinterpret_cast<const unsigned char*>(message_data),
-                                     message.size(), digest.data(), nullptr);
-  if (result == nullptr) {
-    stop_without_digest();
+  return first_half(hmac_digest(key, message));
+}
+
+std::array<std::byte, 32> hmac_sha256(std::span<const std::byte> key,
+                                      std::span<const std::byte> message) {
+  const Digest digest = hmac_digest(key, message);
+  std::array<std::byte, 32> whole;
+  std::memcpy(whole.data(), digest.data(), whole.size());
+  return whole;
+}
+
+bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+std::string to_hex(std::span<const std::byte> data) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * data.size());
+  for (const std::byte b : data) {
+    text.push_back(kDigits[std::to_integer<unsigned>(b) >> 4]);
+    text.push_back(kDigits[std::to_integer<unsigned>(b) & 15]);
   }
-  return first_half(digest);
+  return text;
+}
+
+std::string to_base64url(std::span<const std::byte> data) {
+  static constexpr char kDigits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  std::string text;
+  unsigned bits = 0;
+  int waiting = 0;
+  for (const std::byte b : data) {
+    bits = bits << 8 | std::to_integer<unsigned>(b);
+    for (waiting += 8; waiting >= 6; waiting -= 6) {
+      text.push_back(kDigits[bits >> (waiting - 6) & 63]);
+    }
+  }
+  if (waiting > 0) {
+    text.push_back(kDigits[bits << (6 - waiting) & 63]);
+  }
+  return text;
 }
 
 Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {

@@ -23,6 +23,21 @@ namespace inferscale {
 [[nodiscard]] Hash128 hmac_sha256_128(std::span<const std::byte> key,
                                       std::span<const std::byte> message);
 
+/// All 32 bytes of HMAC-SHA-256.
+[[nodiscard]] std::array<std::byte, 32> hmac_sha256(std::span<const std::byte> key,
+                                                    std::span<const std::byte> message);
+
+/// Whether two byte strings are equal, in a time that depends on their sizes alone: for what
+/// somebody may try to guess.
+[[nodiscard]] bool equal_in_constant_time(std::span<const std::byte> a,
+                                          std::span<const std::byte> b);
+
+/// Two lower-case hexadecimal digits a byte.
+[[nodiscard]] std::string to_hex(std::span<const std::byte> data);
+
+/// RFC 4648's base64url, without padding.
+[[nodiscard]] std::string to_base64url(std::span<const std::byte> data);
+
 /// SHA-256 of data that arrives in pieces. One thread at a time.
 class Sha256Stream {
  public:

@@ -50,16 +50,7 @@ struct ScopeField {
 
 }  // namespace
 
-std::string Hash128::to_hex() const {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte b : bytes) {
-    text.push_back(kDigits[std::to_integer<unsigned>(b) >> 4]);
-    text.push_back(kDigits[std::to_integer<unsigned>(b) & 15]);
-  }
-  return text;
-}
+std::string Hash128::to_hex() const { return inferscale::to_hex(bytes); }
 
 Result<Hash128> Hash128::from_hex(std::string_view hex) {
   Hash128 hash;

@@ -89,6 +89,18 @@ Status check_text(std::string_view field, std::string_view text, std::size_t max
   return Status();
 }
 
+std::size_t find_line_breaker(std::string_view text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool c1 = c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    const bool separator = text.substr(i, 3) == "\u2028" || text.substr(i, 3) == "\u2029";
+    if (c < 0x20 || c == 0x7F || c1 || (c == 0xE2 && separator)) {
+      return i;
+    }
+  }
+  return std::string_view::npos;
+}
+
 std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes) {
   if (text.size() <= max_bytes) {
     return text;

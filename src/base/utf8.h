@@ -17,6 +17,10 @@ namespace inferscale {
 [[nodiscard]] Status check_text(std::string_view field, std::string_view text,
                                 std::size_t max_bytes);
 
+/// Offset of the first control character or line separator (U+2028, U+2029), or npos. REQUIRES:
+/// valid UTF-8.
+[[nodiscard]] std::size_t find_line_breaker(std::string_view text);
+
 /// Largest prefix of at most `max_bytes` that ends at a code point boundary. REQUIRES: valid UTF-8.
 [[nodiscard]] std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes);
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "catalog/strict_json.h"
+#include "base/strict_json.h"
 
 namespace inferscale {
 namespace {

@@ -1,7 +1,7 @@
 #include "catalog/metadata.h"
 
+#include "base/strict_json.h"
 #include "catalog/catalog.h"
-#include "catalog/strict_json.h"
 
 namespace inferscale {
 namespace {

@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 
-#include "base/file.h"
-#include "base/hash.h"
 #include "cli/bench/encode.h"
 #include "cli/bench/machine.h"
 #include "cli/bench/store.h"
 #include "cli/bench/ttft.h"
 #include "cli/command.h"
 #include "cli/option_values.h"
+#include "cli/report_output.h"
 #include "cli/status_line.h"
 
 namespace inferscale::cli {
@@ -23,20 +22,6 @@ struct BenchArgs {
   EncodeBenchOptions encode;
   StoreBenchOptions store;
 };
-
-Result<int> finish(Shell& shell, const std::string& out, const BenchReport& report) {
-  shell.progress().finish();
-  if (!out.empty()) {
-    INFERSCALE_RETURN_IF_ERROR(
-        write_file_atomic(out, as_byte_span(report.file), Durability::kNone));
-  }
-  if (shell.json()) {
-    shell.print_json(report.json);
-  } else {
-    shell.print(report.table);
-  }
-  return 0;
-}
 
 void warn_if_busy(const Shell& shell) {
   if (const std::string warning = busy_warning(); !warning.empty()) {
@@ -57,22 +42,13 @@ Result<int> run_ttft(Shell& shell, BenchArgs& args) {
   warn_if_busy(shell);
   INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
                               run_ttft_bench(options, memory, shell.work_control().progress));
-  return finish(shell, args.out, report);
-}
-
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t from = 0; from <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', from), text.size());
-    parts.push_back(text.substr(from, comma - from));
-    from = comma + 1;
-  }
-  return parts;
+  return finish_report(shell, args.out, report);
 }
 
 Result<int> run_encode(Shell& shell, BenchArgs& args) {
   EncodeBenchOptions& options = args.encode;
-  options.contexts = split_commas(args.contexts);
+  const std::vector<std::string_view> contexts = split_list(args.contexts);
+  options.contexts.assign(contexts.begin(), contexts.end());
   options.command = fmt::format("inferscale bench encode --contexts {} --facts {} --single {}",
                                 args.contexts, options.facts, options.single);
   options.table_width = static_cast<std::size_t>(terminal_columns());
@@ -81,7 +57,7 @@ Result<int> run_encode(Shell& shell, BenchArgs& args) {
   warn_if_busy(shell);
   INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
                               run_encode_bench(options, memory, shell.work_control().progress));
-  return finish(shell, args.out, report);
+  return finish_report(shell, args.out, report);
 }
 
 Result<int> run_store(Shell& shell, BenchArgs& args) {
@@ -92,7 +68,7 @@ Result<int> run_store(Shell& shell, BenchArgs& args) {
   warn_if_busy(shell);
   INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
                               run_store_bench(options, shell.work_control().progress));
-  return finish(shell, args.out, report);
+  return finish_report(shell, args.out, report);
 }
 
 }  // namespace

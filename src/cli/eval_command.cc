@@ -16,6 +16,7 @@
 #include "cli/import/import_formats.h"
 #include "cli/interrupt.h"
 #include "cli/option_values.h"
+#include "cli/report_output.h"
 #include "cli/status_line.h"
 
 namespace inferscale::cli {
@@ -56,12 +57,8 @@ Result<EvalSet> locomo_set(const Shell& shell, const EvalArgs& args) {
                                 parse_numbers("--conversations", args.conversations, 0, 1'000'000));
     options.conversations = count.at(0);
   } else {
-    for (std::size_t from = 0; from <= args.conversations.size();) {
-      const std::size_t comma =
-          std::min(args.conversations.find(',', from), args.conversations.size());
-      options.ids.push_back(args.conversations.substr(from, comma - from));
-      from = comma + 1;
-    }
+    const std::vector<std::string_view> ids = split_list(args.conversations);
+    options.ids.assign(ids.begin(), ids.end());
   }
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, read_file(path, kMaxImportBytes));
   auto set = read_locomo_set({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options);
@@ -121,20 +118,6 @@ std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo&
       args.judge.url.empty() ? "" : args.judge_prompt);
 }
 
-Result<int> finish(Shell& shell, const EvalArgs& args, const BenchReport& report) {
-  shell.progress().finish();
-  if (!args.out.empty()) {
-    INFERSCALE_RETURN_IF_ERROR(
-        write_file_atomic(args.out, as_byte_span(report.file), Durability::kNone));
-  }
-  if (shell.json()) {
-    shell.print_json(report.json);
-  } else {
-    shell.print(report.table);
-  }
-  return 0;
-}
-
 Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::string command) {
   INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.memory_options(ModelNeed::kRequired));
   memory.store_codec = codec_of(args.store_type);
@@ -168,7 +151,8 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
   if (!status.ok()) {
     return status;
   }
-  return finish(shell, args, make_eval_report(args.options, set, memory, *log, provenance));
+  return finish_report(shell, args.out,
+                       make_eval_report(args.options, set, memory, *log, provenance));
 }
 
 Result<int> run_locomo(Shell& shell, EvalArgs& args) {

@@ -60,19 +60,27 @@ Result<std::optional<std::uint32_t>> parse_top_j(std::string_view text) {
   return value;
 }
 
+std::vector<std::string_view> split_list(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    parts.push_back(text.substr(from, comma - from));
+    from = comma + 1;
+  }
+  return parts;
+}
+
 Result<std::vector<std::uint32_t>> parse_numbers(std::string_view field, std::string_view text,
                                                  std::uint32_t lowest, std::uint32_t highest) {
   std::vector<std::uint32_t> numbers;
-  for (std::size_t from = 0; from <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', from), text.size());
-    const std::optional<std::uint32_t> value = parse_number(text.substr(from, comma - from));
+  for (const std::string_view part : split_list(text)) {
+    const std::optional<std::uint32_t> value = parse_number(part);
     if (!value || *value < lowest || *value > highest) {
       return invalid_argument(
           fmt::format("{}: \"{}\" is not a list such as 0,5,10 of numbers from {} to {}", field,
                       text.substr(0, 64), lowest, highest));
     }
     numbers.push_back(*value);
-    from = comma + 1;
   }
   return numbers;
 }

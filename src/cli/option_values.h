@@ -16,6 +16,9 @@ namespace inferscale::cli {
 /// "auto" (unset) or 0 .. 1000. Errors: kInvalidArgument.
 [[nodiscard]] Result<std::optional<std::uint32_t>> parse_top_j(std::string_view text);
 
+/// The parts between commas, empty ones too; never an empty list.
+[[nodiscard]] std::vector<std::string_view> split_list(std::string_view text);
+
 /// "0,5,10": a list of numbers within lowest .. highest. Errors: kInvalidArgument.
 [[nodiscard]] Result<std::vector<std::uint32_t>> parse_numbers(std::string_view field,
                                                                std::string_view text,

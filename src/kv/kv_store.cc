@@ -41,7 +41,8 @@ MissReason mismatch(const RecordRequest& request, const Record& record) {
                   record.token_ids().end())) {
     return MissReason::kWrongTokens;
   }
-  return meta.context_id == request.context_id ? MissReason::kNone : MissReason::kWrongContext;
+  return request.any_context || meta.context_id == request.context_id ? MissReason::kNone
+                                                                      : MissReason::kWrongContext;
 }
 
 class TieredKvStore final : public KvStore {

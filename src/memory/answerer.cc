@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "memory/calibration.h"
+#include "memory/record_request.h"
 #include "memory/text_stream.h"
 #include "prompt/plan_order.h"
 
@@ -193,13 +194,8 @@ void Answerer::lease_lines(const EngineParts& parts, const Scope& scope,
       encoder_.want(scope, lines[i].fact.id);
       continue;
     }
-    RecordRequest request;
-    request.key = entry->key;
-    request.model_fingerprint = parts.fingerprint();
-    request.shape = parts.engine->info().model.shape;
-    request.scope = scope_hash(lines[i].fact.scope);
-    request.token_ids = lines[i].tokens;
-    request.context_id = entry->context_id;
+    RecordRequest request = record_request(parts, entry->key, entry->context_id,
+                                           scope_hash(lines[i].fact.scope), lines[i].tokens);
     request.prefill_us = core_.prefill_rate().us_for(lines[i].tokens.size());
     requests.push_back(request);
     requested.push_back(i);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "memory/record_request.h"
+
 namespace inferscale {
 namespace {
 
@@ -119,14 +121,8 @@ class Builder {
   std::vector<RecordRequest> requests() const {
     std::vector<RecordRequest> requests;
     for (const ContextRecord& record : group_.injected) {
-      RecordRequest request;
-      request.key = record.entry.key;
-      request.model_fingerprint = meta_.model_fingerprint;
-      request.shape = meta_.shape;
-      request.scope = meta_.scope;
-      request.token_ids = record.line;
-      request.context_id = record.entry.context_id;
-      requests.push_back(request);
+      requests.push_back(record_request(parts_, record.entry.key, record.entry.context_id,
+                                        meta_.scope, record.line));
     }
     return requests;
   }

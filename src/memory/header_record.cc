@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/log.h"
+#include "memory/record_request.h"
 
 namespace inferscale {
 namespace {
@@ -19,14 +20,9 @@ PrefixSegment lease_prefix(ServiceCore& core, const EngineParts& parts, std::vec
   prefix.meta.context_kind = ContextKind::kPrefix;
   prefix.meta.context_id = make_context_id(ContextKind::kPrefix, {}, {});
   prefix.meta.scope = scope_hash(scope);
-  RecordRequest request;
-  request.key = make_record_key(core.secret(), prefix.meta, prefix.segment.tokens);
-  request.model_fingerprint = prefix.meta.model_fingerprint;
-  request.shape = prefix.meta.shape;
-  request.scope = prefix.meta.scope;
-  request.token_ids = prefix.segment.tokens;
-  request.context_id = prefix.meta.context_id;
-  std::vector<Lease> leases = core.store().acquire(std::array{request});
+  const RecordKey key = make_record_key(core.secret(), prefix.meta, prefix.segment.tokens);
+  std::vector<Lease> leases = core.store().acquire(std::array{record_request(
+      parts, key, prefix.meta.context_id, prefix.meta.scope, prefix.segment.tokens)});
   prefix.no_room = leases.front().reason() == MissReason::kNoRoom;
   // An engine that cannot inject cannot capture either: there is nothing to warm.
   prefix.cold = !leases.front().ready() && !prefix.no_room && parts.engine->info().injection;

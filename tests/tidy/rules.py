@@ -17,7 +17,7 @@ def rule(function):
 
 
 # Order of the folders of src/: a folder may use itself and those before it.
-LAYERS = ["base", "model", "kernels", "kv", "catalog", "retrieval", "prompt", "engine", "memory", "server", "cli"]
+LAYERS = ["base", "model", "kernels", "kv", "connector", "catalog", "retrieval", "prompt", "engine", "memory", "server", "cli"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 

@@ -4,14 +4,13 @@
 
 #include <cmath>
 
+#include "base/strict_json.h"
 #include "base/utf8.h"
 #include "catalog/metadata.h"
-#include "catalog/strict_json.h"
 
 namespace inferscale::sqlite {
 namespace {
 
-constexpr std::size_t kMaxScopeValueBytes = 256;
 constexpr std::size_t kMaxNameBytes = 512;  // turn ids, speakers, roles, embedder ids, contexts
 constexpr std::size_t kMaxSourceTurns = 1024;
 constexpr std::size_t kMaxDim = 65536;
@@ -21,19 +20,6 @@ constexpr int kMaxOffsetMinutes = 24 * 60 - 1;
 // Years 0001 to 9999, what RFC 3339 can write.
 constexpr TimestampUs kMinTime = -62'135'596'800LL * 1'000'000;
 constexpr TimestampUs kMaxTime = 253'402'300'800LL * 1'000'000 - 1;
-
-/// Offset of the first control character or line separator, or npos. REQUIRES: valid UTF-8.
-std::size_t find_line_breaker(std::string_view text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool c1 = c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    const bool separator = text.substr(i, 3) == "\u2028" || text.substr(i, 3) == "\u2029";
-    if (c < 0x20 || c == 0x7F || c1 || (c == 0xE2 && separator)) {
-      return i;
-    }
-  }
-  return std::string_view::npos;
-}
 
 /// A short name: not empty, no control characters.
 Status check_name(const std::string& field, std::string_view text) {
@@ -53,27 +39,6 @@ std::string sub(std::string_view item, std::string_view field) {
 }
 
 }  // namespace
-
-Status check_scope(std::string_view item, const Scope& scope) {
-  const std::pair<const char*, const std::string*> fields[] = {{"tenant", &scope.tenant},
-                                                               {"user", &scope.user},
-                                                               {"agent", &scope.agent},
-                                                               {"run", &scope.run}};
-  for (const auto& [name, value] : fields) {
-    const std::string field = sub(item, fmt::format("scope.{}", name));
-    INFERSCALE_RETURN_IF_ERROR(check_optional(field, *value, kMaxScopeValueBytes));
-    if (find_line_breaker(*value) != std::string_view::npos) {
-      return invalid_argument(field + " must not contain control characters");
-    }
-  }
-  if (scope.user.empty() && !(scope.agent.empty() && scope.run.empty())) {
-    return invalid_argument(sub(item, "scope.user") + " must be set where agent or run is");
-  }
-  if (scope.tenant.empty() && !scope.user.empty()) {
-    return invalid_argument(sub(item, "scope.tenant") + " must be set where user is");
-  }
-  return Status();
-}
 
 Status check_fact_text(std::string_view item, std::string_view text) {
   const std::string field = sub(item, "text");

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/scope_check.h"
 #include "catalog/catalog.h"
 #include "inferscale/status.h"
 
@@ -14,7 +15,6 @@ namespace inferscale::sqlite {
 /// How far a vector's squared norm may be from 1.
 inline constexpr double kNormTolerance = 0.01;
 
-[[nodiscard]] Status check_scope(std::string_view item, const Scope& scope);
 [[nodiscard]] Status check_fact_text(std::string_view item, std::string_view text);
 [[nodiscard]] Status check_metadata(std::string_view item, std::string_view metadata);
 [[nodiscard]] Status check_time(std::string_view item, std::optional<TimestampUs> time,

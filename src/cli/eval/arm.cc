@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "cli/option_values.h"
 #include "memory/context_spec.h"
 
 namespace inferscale::cli {
@@ -114,17 +115,14 @@ Result<EvalArm> parse_arm(std::string_view text) {
 
 Result<std::vector<EvalArm>> parse_arms(std::string_view text) {
   std::vector<EvalArm> arms;
-  for (std::size_t from = 0; from <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', from), text.size());
-    INFERSCALE_ASSIGN_OR_RETURN(EvalArm arm, parse_arm(text.substr(from, comma - from)));
+  for (const std::string_view part : split_list(text)) {
+    INFERSCALE_ASSIGN_OR_RETURN(EvalArm arm, parse_arm(part));
     const std::string name = arm.name(0);
     if (std::any_of(arms.begin(), arms.end(),
                     [&name](const EvalArm& other) { return other.name(0) == name; })) {
-      return invalid_argument(
-          fmt::format("arm '{}': given twice", text.substr(from, comma - from)));
+      return invalid_argument(fmt::format("arm '{}': given twice", part));
     }
     arms.push_back(std::move(arm));
-    from = comma + 1;
   }
   return arms;
 }

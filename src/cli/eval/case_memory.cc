@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "memory/record_request.h"
+
 namespace inferscale::cli {
 namespace {
 
@@ -104,14 +106,8 @@ Result<std::vector<Lease>> CaseMemory::lease(std::span<const std::size_t> facts)
     if (!entries[i]) {
       return unavailable(fmt::format("fact {} has no record", facts[i]));
     }
-    RecordRequest request;
-    request.key = entries[i]->key;
-    request.model_fingerprint = parts_->fingerprint();
-    request.shape = parts_->engine->info().model.shape;
-    request.scope = scopes_.at(facts[i]);
-    request.token_ids = lines_.at(facts[i]);
-    request.context_id = entries[i]->context_id;
-    requests.push_back(request);
+    requests.push_back(record_request(*parts_, entries[i]->key, entries[i]->context_id,
+                                      scopes_.at(facts[i]), lines_.at(facts[i])));
   }
   std::vector<Lease> leases = core_->store().acquire(requests);
   for (std::size_t i = 0; i < leases.size(); ++i) {

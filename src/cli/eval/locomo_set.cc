@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
 #include <set>
 
 #include "base/utf8.h"
+#include "cli/eval/draw.h"
 #include "cli/import/readers.h"
 
 namespace inferscale::cli {
@@ -22,13 +22,6 @@ constexpr std::array<const char*, 6> kCategories = {
 constexpr std::size_t kAdversarial = 5;
 // What LoCoMo takes for the right answer where there is none.
 constexpr const char* kNoAnswer = "No information available";
-
-template <typename T>
-void shuffle(std::vector<T>& items, std::mt19937_64& random) {
-  for (std::size_t i = items.size(); i > 1; --i) {
-    std::swap(items[i - 1], items[random() % i]);
-  }
-}
 
 /// Answers are strings, numbers or lists of both.
 std::string answer_text(const Json& answer) {
@@ -58,16 +51,16 @@ class ConversationReader {
     for (std::size_t i = 0; i < questions.size(); ++i) {
       read_question(questions[i], i);
     }
-    std::mt19937_64 random(options_.seed);
+    SeededDraw draw(options_.seed);
     if (options_.questions > 0 && options_.questions < data_.questions.size()) {
-      shuffle(data_.questions, random);
+      draw.shuffle(data_.questions);
       all_ = data_.questions;
       data_.questions.resize(options_.questions);
     } else {
       all_ = data_.questions;
     }
     for (EvalQuestion& question : data_.questions) {
-      add_distractors(question, random);
+      add_distractors(question, draw);
     }
     return {};
   }
@@ -113,7 +106,7 @@ class ConversationReader {
     }
   }
 
-  void add_distractors(EvalQuestion& question, std::mt19937_64& random) {
+  void add_distractors(EvalQuestion& question, SeededDraw& draw) {
     if (!question.distractors.empty()) {
       return;
     }
@@ -124,7 +117,7 @@ class ConversationReader {
       }
     }
     question.distractors.assign(others.begin(), others.end());
-    shuffle(question.distractors, random);
+    draw.shuffle(question.distractors);
     question.distractors.resize(std::min(question.distractors.size(), kDistractors));
   }
 

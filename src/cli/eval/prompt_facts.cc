@@ -1,9 +1,10 @@
 #include "cli/eval/prompt_facts.h"
 
 #include <algorithm>
-#include <random>
 #include <set>
 #include <string>
+
+#include "cli/eval/draw.h"
 
 namespace inferscale::cli {
 
@@ -42,10 +43,7 @@ std::vector<std::size_t> order_facts(std::vector<std::size_t> best_first, FactOr
   if (order == FactOrder::kBestLast) {
     std::reverse(best_first.begin(), best_first.end());
   } else if (order == FactOrder::kShuffled) {
-    std::mt19937_64 random(seed);
-    for (std::size_t i = best_first.size(); i > 1; --i) {
-      std::swap(best_first[i - 1], best_first[random() % i]);
-    }
+    SeededDraw(seed).shuffle(best_first);
   }
   return best_first;
 }

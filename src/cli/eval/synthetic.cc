@@ -18,7 +18,7 @@ constexpr TimestampUs kFirstDay = 1'641'200'400'000'000;  // 2022-01-03T09:00:00
 /// Gives a draft an order, dates and turns.
 class CaseWriter {
  public:
-  CaseWriter(std::string_view kind, SyntheticCaseDraft draft, SyntheticDraw& draw)
+  CaseWriter(std::string_view kind, SyntheticCaseDraft draft, SeededDraw& draw)
       : kind_(kind), draft_(std::move(draft)), draw_(draw) {}
 
   EvalCase write(std::string id) {
@@ -149,7 +149,7 @@ class CaseWriter {
 
   const std::string_view kind_;
   const SyntheticCaseDraft draft_;
-  SyntheticDraw& draw_;
+  SeededDraw& draw_;
   EvalCase case_;
   std::vector<Place> place_;  ///< by draft
 };
@@ -175,8 +175,8 @@ Result<EvalSet> make_synthetic_set(const SyntheticOptions& options) {
   for (std::size_t kind = 0; kind < kSyntheticKinds.size(); ++kind) {
     for (std::size_t number = 0; number < options.cases_per_kind; ++number) {
       // A case draws from numbers of its own: it stays what it is when others are added.
-      SyntheticDraw draw(options.seed * 0x9E3779B97F4A7C15ULL + number * kSyntheticKinds.size() +
-                         kind);
+      SeededDraw draw(options.seed * 0x9E3779B97F4A7C15ULL + number * kSyntheticKinds.size() +
+                      kind);
       CaseWriter writer(kSyntheticKinds[kind],
                         draft_synthetic_case(kSyntheticKinds[kind], options.facts_per_case,
                                              options.questions_per_case, draw),

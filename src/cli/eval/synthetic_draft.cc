@@ -14,7 +14,7 @@ constexpr std::size_t kGroupValues = 5;
 
 class Drafter {
  public:
-  Drafter(std::size_t facts, std::size_t questions, SyntheticDraw& draw)
+  Drafter(std::size_t facts, std::size_t questions, SeededDraw& draw)
       : facts_(facts), questions_(questions), draw_(draw), decks_(kSyntheticTopics) {
     const std::span<const SyntheticName> names = synthetic_names();
     names_.assign(names.begin(), names.end());
@@ -280,7 +280,7 @@ class Drafter {
 
   const std::size_t facts_;
   const std::size_t questions_;
-  SyntheticDraw& draw_;
+  SeededDraw& draw_;
   SyntheticCaseDraft case_;
   std::vector<SyntheticName> names_;  ///< not yet given to anybody
   std::vector<std::size_t> topics_;
@@ -302,7 +302,7 @@ std::string fill_words(std::string_view pattern, std::initializer_list<Synthetic
 }
 
 SyntheticCaseDraft draft_synthetic_case(std::string_view kind, std::size_t facts,
-                                        std::size_t questions, SyntheticDraw& draw) {
+                                        std::size_t questions, SeededDraw& draw) {
   return Drafter(facts, questions, draw).draft(kind);
 }
 

@@ -5,29 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cli/eval/draw.h"
+
 namespace inferscale::cli {
-
-/// Indices drawn in a way that is the same in every standard library, unlike its distributions.
-class SyntheticDraw {
- public:
-  explicit SyntheticDraw(std::uint64_t seed) : bits_(seed) {}
-  std::size_t index(std::size_t count) { return static_cast<std::size_t>(bits_() % count); }
-  template <typename T>
-  void shuffle(std::vector<T>& items) {
-    for (std::size_t left = items.size(); left > 1; --left) {
-      std::swap(items[left - 1], items[index(left)]);
-    }
-  }
-
- private:
-  std::mt19937_64 bits_;
-};
 
 /// What stands for a placeholder ("{N}") of a sentence.
 struct SyntheticWord {
@@ -66,6 +51,6 @@ struct SyntheticCaseDraft {
 
 /// REQUIRES: the bounds of SyntheticOptions (cli/eval/synthetic.h); a kind of kSyntheticKinds.
 [[nodiscard]] SyntheticCaseDraft draft_synthetic_case(std::string_view kind, std::size_t facts,
-                                                      std::size_t questions, SyntheticDraw& draw);
+                                                      std::size_t questions, SeededDraw& draw);
 
 }  // namespace inferscale::cli

@@ -40,9 +40,9 @@ Result<std::vector<std::vector<TokenId>>> primer_tokens(const Tokenizer& tokeniz
   return lines;
 }
 
-Status append_list(const ContextSources& sources, std::span<const Fact> facts, std::size_t n,
-                   EncodeGroup& group) {
-  std::vector<std::vector<TokenId>> lines;  // newest first
+Result<std::vector<ContextRecord>> last_fact_lines(const ContextSources& sources,
+                                                   std::span<const Fact> facts) {
+  std::vector<ContextRecord> lines;  // newest first
   std::size_t used = 0;
   for (auto fact = facts.rbegin(); fact != facts.rend(); ++fact) {
     INFERSCALE_ASSIGN_OR_RETURN(
@@ -52,13 +52,22 @@ Status append_list(const ContextSources& sources, std::span<const Fact> facts, s
     if (used > kMaxListTokens) {
       break;
     }
-    lines.push_back(std::move(line));
-    group.attended_facts.push_back({fact->id, fact->version});
+    lines.push_back({{fact->id, fact->version}, std::move(line), {}});
   }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
+}
+
+Status append_list(const ContextSources& sources, std::span<const Fact> facts, std::size_t n,
+                   EncodeGroup& group) {
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<ContextRecord> list, last_fact_lines(sources, facts));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::vector<TokenId>> primer,
-                              primer_tokens(sources.tokenizer, n - std::min(n, lines.size())));
+                              primer_tokens(sources.tokenizer, n - std::min(n, list.size())));
   std::move(primer.begin(), primer.end(), std::back_inserter(group.lines));
-  std::move(lines.rbegin(), lines.rend(), std::back_inserter(group.lines));
+  for (ContextRecord& fact : list) {
+    group.attended_facts.push_back(fact.fact);
+    group.lines.push_back(std::move(fact.line));
+  }
   return {};
 }
 

@@ -25,6 +25,10 @@ inline constexpr std::size_t kMaxListTokens = 1024;
 [[nodiscard]] Result<std::vector<std::vector<TokenId>>> primer_tokens(
     const Tokenizer& tokenizer, std::size_t n, std::span<const std::string> names = {});
 
+/// The lines of as many of the last `facts` as kMaxListTokens allow, in their order.
+[[nodiscard]] Result<std::vector<ContextRecord>> last_fact_lines(const ContextSources& sources,
+                                                                 std::span<const Fact> facts);
+
 /// Puts `facts` behind the group's lines as text, as many of the last ones as kMaxListTokens allow,
 /// in front of them primer lines up to n in all.
 [[nodiscard]] Status append_list(const ContextSources& sources, std::span<const Fact> facts,

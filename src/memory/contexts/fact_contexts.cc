@@ -46,19 +46,7 @@ Status LogContext::fill(EncodeGroup& group) const {
   const Fact& fact = group.facts.front();
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> before,
                               sources_.catalog.facts_before(fact.scope, fact.sequence, spec_.n));
-  std::vector<ContextRecord> log;  // newest first, within the bound
-  std::size_t used = 0;
-  for (auto past = before.rbegin(); past != before.rend(); ++past) {
-    INFERSCALE_ASSIGN_OR_RETURN(
-        std::vector<TokenId> line,
-        sources_.prompt.fact_line(past->text, past->event_time, past->event_offset_minutes));
-    used += line.size();
-    if (used > kMaxListTokens) {
-      break;
-    }
-    log.push_back({{past->id, past->version}, std::move(line), {}});
-  }
-  std::reverse(log.begin(), log.end());
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<ContextRecord> log, last_fact_lines(sources_, before));
   INFERSCALE_ASSIGN_OR_RETURN(group.fixed_lines,
                               primer_tokens(sources_.tokenizer, spec_.n - log.size()));
   std::vector<FactRef> refs;

@@ -1,4 +1,4 @@
-#include "catalog/strict_json.h"
+#include "base/strict_json.h"
 
 #include <fmt/format.h>
 

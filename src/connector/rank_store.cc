@@ -1,0 +1,302 @@
+#include "connector/rank_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace inferscale {
+namespace {
+
+/// How an engine deals heads to ranks: evenly, or each to several ranks when there are more of
+/// them. 0 where neither comes out even.
+std::uint32_t shard_heads(std::uint32_t heads, std::uint32_t shards) {
+  if (heads >= shards) {
+    return heads % shards == 0 ? heads / shards : 0;
+  }
+  return shards % heads == 0 ? 1 : 0;
+}
+
+Status check_options(const RankStoreOptions& options) {
+  INFERSCALE_RETURN_IF_ERROR(options.spec.shape.validate().with_context("spec.shape"));
+  INFERSCALE_RETURN_IF_ERROR(options.spec.rope.validate().with_context("spec.rope"));
+  if (options.spec.rope.rotary_dim > options.spec.shape.head_dim_k) {
+    return invalid_argument(
+        fmt::format("spec.rope.rotary_dim must be at most head_dim_k ({}), not {}",
+                    options.spec.shape.head_dim_k, options.spec.rope.rotary_dim));
+  }
+  if (codec_element_bytes(options.codec) == 0) {
+    return invalid_argument("codec must be f16 or f32");
+  }
+  if (options.shard_count < 1 || options.shard_index >= options.shard_count) {
+    return invalid_argument(fmt::format("shard_index must be in 0..shard_count-1, not {} of {}",
+                                        options.shard_index, options.shard_count));
+  }
+  if (shard_heads(options.spec.shape.n_kv_heads, options.shard_count) == 0) {
+    return invalid_argument(
+        fmt::format("shard_count {} and n_kv_heads {}: one must be a multiple of the other",
+                    options.shard_count, options.spec.shape.n_kv_heads));
+  }
+  return Status();
+}
+
+StatusCode code_of(MissReason reason) {
+  switch (reason) {
+    case MissReason::kChecksum:
+      return StatusCode::kDataLoss;
+    case MissReason::kWrongScope:
+      return StatusCode::kPermissionDenied;
+    case MissReason::kWrongModel:
+    case MissReason::kWrongTokens:
+    case MissReason::kWrongContext:
+      return StatusCode::kInvalidArgument;
+    case MissReason::kNoRoom:
+    case MissReason::kSlowLoad:
+      return StatusCode::kResourceExhausted;
+    case MissReason::kNone:
+    case MissReason::kAbsent:
+    case MissReason::kEvicted:
+    case MissReason::kErased:
+      break;
+  }
+  return StatusCode::kNotFound;
+}
+
+Status closed() { return unavailable("the record store is closed"); }
+
+}  // namespace
+
+struct RankStore::Files {
+  std::optional<FileLock> lock;
+  std::unique_ptr<KvStore> store;
+};
+
+RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
+                     std::shared_ptr<const RopeTable> rope, std::shared_ptr<Files> files)
+    : options_(std::move(options)),
+      shape_(shape),
+      rope_(std::move(rope)),
+      files_(std::move(files)) {}
+
+Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
+  INFERSCALE_RETURN_IF_ERROR(check_options(options));
+  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const RopeTable> rope,
+                              RopeTable::build(options.spec.rope, options.max_positions));
+  KvShape shape = options.spec.shape;
+  shape.n_kv_heads = shard_heads(shape.n_kv_heads, options.shard_count);
+  auto files = std::make_shared<Files>();
+  KvStoreOptions store;
+  store.host_budget_bytes = options.host_budget_bytes;
+  store.disk_budget_bytes = options.disk_budget_bytes;
+  if (!options.directory.empty()) {
+    INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(options.directory));
+    INFERSCALE_ASSIGN_OR_RETURN(FileLock lock, FileLock::acquire(options.directory / "kv.lock"));
+    files->lock.emplace(std::move(lock));
+    store.directory = options.directory / "kv";
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(files->store, KvStore::open(store));
+  return std::unique_ptr<RankStore>(
+      new RankStore(std::move(options), shape, std::move(rope), std::move(files)));
+}
+
+Result<std::shared_ptr<RankStore::Files>> RankStore::files() const {
+  const std::lock_guard lock(mutex_);
+  if (files_ == nullptr) {
+    return closed();
+  }
+  return files_;
+}
+
+void RankStore::close() {
+  std::shared_ptr<Files> ended;
+  const std::lock_guard lock(mutex_);
+  ended.swap(files_);
+}
+
+bool RankStore::is_own(const RecordMeta& meta) const {
+  return meta.model_fingerprint == options_.spec.fingerprint && meta.shape == shape_ &&
+         meta.shard_index == options_.shard_index && meta.shard_count == options_.shard_count;
+}
+
+Result<StoreVerdict> RankStore::read_all(
+    const std::function<void(const RecordKey&, const Record&)>& keep) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  std::vector<RecordKey> keys = files->store->keys();
+  std::sort(keys.begin(), keys.end());
+  StoreVerdict verdict;
+  std::uint64_t unreadable = 0;
+  for (const RecordKey& key : keys) {
+    const Result<std::shared_ptr<const Record>> record = files->store->inspect(key);
+    if (!record.ok()) {
+      ++unreadable;
+      if (record.status().code() == StatusCode::kDataLoss) {
+        verdict.corrupt.push_back(key);
+      }
+    } else if (*record != nullptr) {  // else it was evicted or erased meanwhile
+      const bool own = is_own((*record)->meta());
+      own ? ++verdict.records : ++verdict.foreign;
+      if (own) {
+        keep(key, **record);
+      }
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  unreadable_ += unreadable;
+  return verdict;
+}
+
+Result<std::vector<StoredRecord>> RankStore::records() {
+  std::vector<StoredRecord> all;
+  const Result<StoreVerdict> verdict = read_all([&](const RecordKey& key, const Record& record) {
+    const auto tokens = record.token_ids();
+    all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
+  });
+  INFERSCALE_RETURN_IF_ERROR(verdict.status());
+  return all;
+}
+
+Result<StoreVerdict> RankStore::verify() {
+  return read_all([](const RecordKey&, const Record&) {});
+}
+
+std::uint64_t RankStore::unreadable() const {
+  const std::lock_guard lock(mutex_);
+  return unreadable_;
+}
+
+void RankStore::check_lease(const LoadItem& item, const Lease& lease, PreparedLoad* load) const {
+  const std::string name = "record " + item.key.value.to_hex();
+  if (!lease.ready()) {
+    load->status_ = Status(code_of(lease.reason()), name + ": " + miss_reason_name(lease.reason()));
+  } else if (!is_own(lease.record()->meta())) {
+    load->status_ = invalid_argument(name + ": " + miss_reason_name(MissReason::kWrongModel));
+  } else if (std::uint64_t{item.first_position} + item.tokens.size() > rope_->max_positions()) {
+    load->status_ = invalid_argument(fmt::format(
+        "{}: positions {}..{} are not within 0..{}", name, item.first_position,
+        std::uint64_t{item.first_position} + item.tokens.size() - 1, rope_->max_positions() - 1));
+  }
+  if (!load->status_.ok()) {
+    load->failed_key_ = item.key;
+  }
+}
+
+PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
+  PreparedLoad load;
+  const Result<std::shared_ptr<Files>> files = this->files();
+  if (!files.ok()) {
+    load.status_ = files.status();
+    return load;
+  }
+  std::vector<RecordRequest> requests;
+  for (const LoadItem& item : items) {
+    RecordRequest& request = requests.emplace_back();
+    request.key = item.key;
+    request.model_fingerprint = options_.spec.fingerprint;
+    request.shape = shape_;
+    request.scope = item.scope;
+    request.token_ids = item.tokens;
+    request.any_context = !item.context_id.has_value();
+    request.context_id = item.context_id.value_or(Hash128{});
+  }
+  std::vector<Lease> leases = (*files)->store->acquire(requests);
+  for (std::size_t i = 0; i < items.size() && load.status_.ok(); ++i) {
+    check_lease(items[i], leases[i], &load);
+  }
+  if (!load.status_.ok()) {
+    return load;
+  }
+  for (const LoadItem& item : items) {
+    load.tokens_ += item.tokens.size();
+    load.first_positions_.push_back(item.first_position);
+  }
+  load.leases_ = std::move(leases);
+  return load;
+}
+
+Status RankStore::check_cache(const KvShape& shape, std::size_t n_rows,
+                              std::size_t n_tokens) const {
+  const KvShape& own = shape_;
+  if (!(shape == own)) {
+    return invalid_argument(fmt::format(
+        "k and v have {} layers, {} heads, {} and {} elements a head; the model has {}, {}, {}, {}",
+        shape.n_layers, shape.n_kv_heads, shape.head_dim_k, shape.head_dim_v, own.n_layers,
+        own.n_kv_heads, own.head_dim_k, own.head_dim_v));
+  }
+  if (n_rows != n_tokens) {
+    return invalid_argument(
+        fmt::format("k and v have {} rows for {} tokens; one each is needed", n_rows, n_tokens));
+  }
+  return Status();
+}
+
+Status RankStore::compose(std::span<const PreparedLoad* const> loads,
+                          const CacheLayout& cache) const {
+  std::vector<ComposeItem> items;
+  std::size_t n_tokens = 0;
+  for (const PreparedLoad* load : loads) {
+    INFERSCALE_RETURN_IF_ERROR(load->status());
+    for (std::size_t i = 0; i < load->leases_.size(); ++i) {
+      ComposeItem& item = items.emplace_back();
+      item.record = load->leases_[i].record();
+      item.first_position = load->first_positions_[i];
+      item.first_row = n_tokens;
+      n_tokens += item.record->n_tokens();
+      // A load may come from another store than this one.
+      if (!is_own(item.record->meta())) {
+        return invalid_argument("a load holds a record of another model or shard");
+      }
+    }
+  }
+  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, n_tokens));
+  return kv_compose(items, *rope_, cache);
+}
+
+Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                          std::uint32_t first_position, const ConstCacheLayout& cache) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, tokens.size()));
+  RecordMeta full;
+  full.model_fingerprint = options_.spec.fingerprint;
+  full.context_id = meta.context_id;
+  full.scope = meta.scope;
+  full.context_kind = meta.context_kind;
+  full.codec = options_.codec;
+  full.shape = shape_;
+  full.shard_index = options_.shard_index;
+  full.shard_count = options_.shard_count;
+  full.context_tokens = meta.context_tokens;
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(full, tokens));
+  CaptureSource source;
+  source.first_position = first_position;
+  INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
+  const Status stored = files->store->put(meta.key, std::move(builder).seal());
+  // A disk that fails degrades the store, and `stats` says so; the record is there all the same.
+  return stored.code() == StatusCode::kUnavailable ? Status() : stored;
+}
+
+bool RankStore::contains(const RecordKey& key) const {
+  const Result<std::shared_ptr<Files>> files = this->files();
+  return files.ok() && (*files)->store->contains(key);
+}
+
+Result<EraseCounts> RankStore::erase(std::span<const RecordKey> keys) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  return files->store->erase(keys);
+}
+
+Result<EraseCounts> RankStore::erase_scope(const Hash128& scope) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  return files->store->erase_scope(scope);
+}
+
+Result<KvStoreStats> RankStore::stats() const {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  return files->store->stats();
+}
+
+Status RankStore::flush() {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  return files->store->flush();
+}
+
+}  // namespace inferscale
