@@ -40,7 +40,10 @@ PyObject* exception_type(std::string_view name) {
 
 void bind_errors(nb::module_& m) {
   for (OwnError& error : own_errors) {
-    error.type = PyErr_NewExceptionWithDoc(error.name, error.doc, PyExc_Exception, nullptr);
+    // Its home is this module, for the type stubs; the package shows it under its short name.
+    const std::string home = nb::cast<std::string>(m.attr("__name__"));
+    const std::string name = home + "." + (error.name + kOwn.size());
+    error.type = PyErr_NewExceptionWithDoc(name.c_str(), error.doc, PyExc_Exception, nullptr);
     if (error.type == nullptr) {
       throw nb::python_error();
     }
