@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from harness import Engine
 from server import VllmServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +44,36 @@ def start_server(model_folder):
 def plain_server(start_server) -> VllmServer:
     """vLLM as it is, with no connector."""
     return start_server("plain")
+
+
+class Engines:
+    """Engines in this process, one at a time: the last one stays until another is wanted."""
+
+    def __init__(self, model: str):
+        self.model, self.running, self.folder = model, None, None
+
+    def get(self, data_dir: Path, **options) -> Engine:
+        self.close()
+        self.running = Engine(options.pop("model", self.model), data_dir, **options)
+        return self.running
+
+    def close(self) -> None:
+        if self.running is not None:
+            self.running.close()
+            self.running = None
+
+
+@pytest.fixture(scope="session")
+def engines(model_folder):
+    engines = Engines(model_folder)
+    yield engines
+    engines.close()
+
+
+@pytest.fixture(scope="module")
+def engine(engines, tmp_path_factory) -> Engine:
+    """With the default settings of the harness; shared by the modules that follow each other."""
+    if engines.running is None or engines.folder is not engines.running.data_dir:
+        engines.folder = tmp_path_factory.mktemp("data")
+        engines.get(engines.folder)
+    return engines.running

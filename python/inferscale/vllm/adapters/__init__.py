@@ -1,0 +1,1 @@
+"""One module per range of vLLM versions; ``inferscale.vllm.versions`` chooses."""

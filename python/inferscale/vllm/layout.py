@@ -1,0 +1,118 @@
+"""Rows of vLLM's paged KV cache: writing tokens' keys and values, and reading them back.
+
+Slot ``s`` of a table is ``block_id * block_size + offset``. Keys and values are ``[T, H, D]``.
+No class here synchronises: calls are made on the worker's thread, on its current stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+
+class Writer(Protocol):
+    def write(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+    ) -> None: ...
+
+
+class Reader(Protocol):
+    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def split_slots(table: list[int], first_block: int, begin: int, end: int, block_size: int) -> torch.Tensor:
+    """Slots of tokens ``[begin, end)``; ``table[0]`` is the id of the prompt's block ``first_block``."""
+    tokens = torch.arange(begin, end, dtype=torch.int64)
+    ids = torch.tensor(table, dtype=torch.int64)
+    return ids[tokens // block_size - first_block] * block_size + tokens % block_size
+
+
+class EngineWriter:
+    """Writes through the engine's own cache writer, which knows its layout and quantisation."""
+
+    def __init__(self, layers: list[Any], caches: list[torch.Tensor]) -> None:
+        """Raises AttributeError when a layer's backend has no ``do_kv_cache_update``."""
+        self._layers = layers
+        self._caches = caches
+        for layer in layers:
+            layer.impl.do_kv_cache_update  # noqa: B018 - there or not
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        module, cache = self._layers[layer], self._caches[layer]
+        module.impl.do_kv_cache_update(
+            module, key.to(cache.dtype).contiguous(), value.to(cache.dtype).contiguous(), cache, slots
+        )
+
+
+class CpuReader:
+    """Reads the CPU backend's blocks as x86 without AMX has them.
+
+    A block of one head holds its keys as ``[D][block]``, then its values as ``[block][D]``, under
+    the shape ``(blocks, H, block, 2 D)``.
+    """
+
+    def __init__(self, caches: list[torch.Tensor]) -> None:
+        """Raises ValueError for another shape."""
+        self._views = []
+        for cache in caches:
+            if cache.dim() != 4 or cache.shape[3] % 2 or not _dense_blocks(cache):
+                raise ValueError(f"CPU cache of shape {tuple(cache.shape)} {cache.stride()}")
+            blocks, heads, size, width = cache.shape
+            parts = cache.view(blocks, heads, 2, size * (width // 2))
+            keys = parts[:, :, 0].unflatten(-1, (width // 2, size))
+            values = parts[:, :, 1].unflatten(-1, (size, width // 2))
+            self._views.append((keys, values, size))
+
+    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values, size = self._views[layer]
+        block, offset = slots // size, slots % size
+        return keys[block, :, :, offset], values[block, :, offset]
+
+
+def _dense_blocks(cache: torch.Tensor) -> bool:
+    """Whether each block is one dense run: only then do the last two dimensions say nothing."""
+    _, heads, size, width = cache.shape
+    return cache.stride()[1:] == (size * width, width, 1) and cache.stride(0) >= heads * size * width
+
+
+class StridedLayout:
+    """Reads and writes caches in which a token's row of a head is contiguous, by strides alone.
+
+    Three families of shapes (the order in memory is free):
+    ``(2, B, block, H, D)`` - ``(B, 2, block, H, D)`` - ``(B, H, block, 2 D)``, K before V.
+    """
+
+    def __init__(self, caches: list[torch.Tensor], num_blocks: int) -> None:
+        """``num_blocks``: the scheduler's; a tensor may be split into smaller kernel blocks.
+
+        Raises ValueError for a shape of none of the families.
+        """
+        self._pairs = [_strided_pair(cache, num_blocks) for cache in caches]
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        keys, values = self._pairs[layer]
+        size = keys.shape[1]
+        keys[slots // size, slots % size] = key.to(keys.dtype)
+        values[slots // size, slots % size] = value.to(values.dtype)
+
+    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._pairs[layer]
+        size = keys.shape[1]
+        return keys[slots // size, slots % size], values[slots // size, slots % size]
+
+
+def _strided_pair(cache: torch.Tensor, num_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views ``[blocks, block, H, D]`` of keys and values."""
+    if cache.dim() == 5 and cache.shape[0] == 2 and cache.shape[1] % num_blocks == 0:
+        keys, values = cache[0], cache[1]
+    elif cache.dim() == 5 and cache.shape[1] == 2 and cache.shape[0] % num_blocks == 0:
+        keys, values = cache[:, 0], cache[:, 1]
+    elif cache.dim() == 4 and cache.shape[3] % 2 == 0 and cache.shape[0] % num_blocks == 0:
+        half = cache.shape[3] // 2
+        keys, values = cache[..., :half].transpose(1, 2), cache[..., half:].transpose(1, 2)
+    else:
+        raise ValueError(f"KV cache of shape {tuple(cache.shape)} is of no known layout")
+    if keys.stride(3) != 1 or values.stride(3) != 1:
+        raise ValueError(f"KV cache with strides {cache.stride()}: a head's row is not contiguous")
+    return keys, values

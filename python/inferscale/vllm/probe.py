@@ -1,0 +1,136 @@
+"""Start-up checks: injection is on only when the engine's cache and rotation were seen to be what
+this package takes them for."""
+
+from __future__ import annotations
+
+import tempfile
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from inferscale import _core
+from inferscale.vllm.layout import Reader, Writer, split_slots
+from inferscale.vllm.model import Refused
+
+_PROBE_TOKENS = 5
+_SHIFT = 3  # positions between capture and composition
+
+
+def check_rope(adapter: ModuleType, spec: Any, rope: dict[str, Any], max_positions: int) -> Any:
+    """The model's rotary embedding. Raises Refused unless its own tables are those of the RopeSpec.
+
+    vLLM computes angles in fp32, so that they are off by up to 2^-23 of the position.
+    """
+    modules = adapter.rope_modules()
+    if len(modules) != 1:
+        raise Refused(f"the model has {len(modules)} rotary embeddings; supported is one")
+    module = modules[0]
+    if bool(module.is_neox_style) != (rope["pairing"] == "halves"):
+        raise Refused("the model's rotary pairs are not those of its family")
+    theirs = adapter.rope_table(module).numpy()
+    positions = min(max_positions, theirs.shape[0])
+    if positions < max_positions:
+        raise Refused(f"the model's rotary table ends at position {positions}, not {max_positions}")
+    cos, sin = _core.rope_table(spec, positions)
+    ours = np.concatenate([np.asarray(cos), np.asarray(sin)], axis=1)
+    if ours.shape != theirs[:positions].shape:
+        raise Refused(f"the model rotates {theirs.shape[1]} elements of a head, not {ours.shape[1]}")
+    bound = 1e-6 + 2.0**-22 * np.arange(positions, dtype=np.float64)[:, None]
+    excess = np.abs(ours.astype(np.float64) - theirs[:positions]) / bound
+    if excess.max() > 1.0:
+        position = int(np.argmax(excess.max(axis=1)))
+        raise Refused(f"the model's rotary table is not that of its configuration at {position}")
+    return module
+
+
+def check_cache(
+    writer: Writer, reader: Reader, caches: list[torch.Tensor], num_blocks: int, block_size: int,
+    heads: int, head_dim: int,
+) -> None:
+    """Writes a random pattern to the last block, reads it back in every layer, and zeroes it.
+
+    Raises Refused when a layer does not give it back. The engine has not served anything yet.
+    """
+    block = num_blocks - 1
+    slots = split_slots([block], 0, 0, block_size, block_size).to(caches[0].device)
+    generator = torch.Generator().manual_seed(1)
+    shape = (block_size, heads, head_dim)
+    zeros = torch.zeros(shape, dtype=caches[0].dtype, device=caches[0].device)
+    for layer, cache in enumerate(caches):
+        key = torch.randn(shape, generator=generator).to(cache)
+        value = torch.randn(shape, generator=generator).to(cache)
+        before = cache.float().abs().sum().item()
+        writer.write(layer, key, value, slots)
+        read_key, read_value = reader.read(layer, slots)
+        same = torch.equal(read_key, key) and torch.equal(read_value, value)
+        writer.write(layer, zeros, zeros, slots)
+        restored = cache.float().abs().sum().item() == before
+        if not same:
+            raise Refused(f"layer {layer}: what was written to the KV cache was not read back")
+        if not restored:
+            raise Refused(f"layer {layer}: the KV cache changed outside the block written to")
+
+
+def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str, int], positions: int) -> None:
+    """Keys that the engine rotated, captured and composed elsewhere, are what it rotates to there.
+
+    Uses a small store of its own in a temporary directory. Raises Refused.
+    """
+    layers, heads, dim = shape["n_layers"], shape["n_kv_heads"], shape["head_dim_k"]
+    first = max(1, min(positions - _PROBE_TOKENS - _SHIFT - 1, 1000))
+    generator = torch.Generator().manual_seed(2)
+    plain = torch.randn((_PROBE_TOKENS, heads, dim), generator=generator)
+    there = torch.arange(first, first + _PROBE_TOKENS)
+    rotated = adapter.rotate(module, there, plain)
+    expected = adapter.rotate(module, there + _SHIFT, plain)
+    keys = rotated.expand(layers, *rotated.shape).contiguous().numpy()
+    values = plain.expand(layers, *plain.shape).contiguous().numpy()
+    tokens = np.arange(_PROBE_TOKENS, dtype=np.int32)
+    out_keys, out_values = np.zeros_like(keys), np.zeros_like(values)
+    with tempfile.TemporaryDirectory(prefix="inferscale-probe-") as directory:
+        store = _core.RecordStore(directory, 64 << 20, 64 << 20, spec, "f32", 0, 1, positions)
+        try:
+            scope = _core.scope_hash({"tenant": "", "user": "", "agent": "", "run": ""})
+            meta = {
+                "key": "00" * 16, "scope_hash": scope, "context_id": "00" * 16,
+                "context_kind": "alone", "context_tokens": 0,
+            }
+            store.capture(meta, tokens, first, keys, values)
+            item = (meta["key"], scope, None, tokens, first + _SHIFT)
+            store.compose([item], out_keys, out_values)
+        finally:
+            store.close()
+    error = np.abs(out_keys - expected.numpy()[None]).max()
+    if error > 1e-3:  # the engine's own fp32 angles are off by more than ours
+        raise Refused(f"composed keys differ from the engine's own by {error:.1e}")
+    if not np.array_equal(out_values, values):
+        raise Refused("composed values differ from those captured")
+
+
+class RepeatedTokens:
+    """What no start-up check can see: that the model itself rotates as its rotary module would. In
+    the first layer a token's key depends on nothing but the token and its position, so that the
+    un-rotated keys of one token at two positions must agree. Looks at every capture."""
+
+    def __init__(self, spec: Any, positions: int) -> None:
+        self._cos, self._sin = (np.asarray(table) for table in _core.rope_table(spec, positions))
+
+    def agree(self, tokens: np.ndarray, begin: int, keys: np.ndarray) -> bool:
+        """``keys``: [T, H, D] of the first layer, as in the cache. True when no token stands twice."""
+        _, first, inverse = np.unique(tokens, return_index=True, return_inverse=True)
+        again = np.flatnonzero(first[inverse] != np.arange(len(tokens)))[-16:]
+        if len(again) == 0:
+            return True
+        plain = self._unrotate(keys[again], begin + again)
+        expected = self._unrotate(keys[first[inverse[again]]], begin + first[inverse[again]])
+        bound = (2.0**-6 if keys.dtype == np.float16 else 2.0**-8) * np.abs(expected).max()
+        return bool(np.abs(plain - expected).max() <= bound)
+
+    def _unrotate(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        half = cos.shape[-1]
+        x, y = keys[..., :half].astype(np.float32), keys[..., half : 2 * half].astype(np.float32)
+        scale = cos * cos + sin * sin
+        return np.concatenate([(x * cos + y * sin) / scale, (y * cos - x * sin) / scale], axis=-1)

@@ -1,0 +1,53 @@
+"""All ranks' stores as one: every operation reaches each rank, or says that it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from inferscale.vllm.rank_channel import RankClient, socket_path
+
+_PAGE = 1000  # records in an answer
+_ERASE_PAGE = 20000  # keys in a call
+
+
+class Ranks:
+    """Thread-safe. Every method raises RankError when a rank does not answer."""
+
+    def __init__(self, data_dir: Path, token: str, count: int) -> None:
+        self._clients = [RankClient(socket_path(data_dir, rank), token) for rank in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def hello(self) -> list[dict[str, Any]]:
+        """What each rank says of itself: {"ok", "reason", "fingerprint", ...}."""
+        return [client.call("hello") for client in self._clients]
+
+    def records(self, rank: int) -> Iterator[dict[str, Any]]:
+        """{"key", "scope", "kind", "context_id", "tokens"} of every record of a rank."""
+        offset = 0
+        while page := self._clients[rank].call("records", offset=offset, limit=_PAGE):
+            yield from page
+            offset += len(page)
+
+    def erase(self, keys: list[str], scopes: list[str], fence: int) -> dict[str, int]:
+        """Erases records by key and by scope hash, durably. Counts are sums over the ranks."""
+        total = {"gpu": 0, "host": 0, "disk": 0, "leased": 0}
+        pages = [keys[at : at + _ERASE_PAGE] for at in range(0, len(keys), _ERASE_PAGE)] or [[]]
+        for client in self._clients:
+            for number, page in enumerate(pages):
+                hashes = scopes if number == 0 else []
+                counts = client.call("erase", keys=page, scopes=hashes, fence=fence)
+                for tier in total:
+                    total[tier] += counts.get(tier, 0)
+        return total
+
+    def each(self, op: str) -> list[Any]:
+        """The answers of all ranks to a call without arguments."""
+        return [client.call(op) for client in self._clients]
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()

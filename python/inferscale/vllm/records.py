@@ -1,0 +1,112 @@
+"""What records there are, as the scheduler side knows it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inferscale import _core
+
+
+@dataclass(frozen=True)
+class RecordInfo:
+    """Of a record that at least one rank has or is about to have."""
+
+    scope_hash: str
+    kind: str  # context kind
+    context_id: str
+    tokens: np.ndarray = field(repr=False, compare=False)  # int32
+
+
+@dataclass
+class _Pending:
+    info: RecordInfo
+    missing: set[int]  # ranks that have not acknowledged
+
+
+class RecordBook:
+    """The core's index, and beside it what the workers must be told of a record. Thread-safe."""
+
+    def __init__(self, n_ranks: int) -> None:
+        self._lock = threading.Lock()
+        self._n_ranks = n_ranks
+        self._index = _core.SchedulerIndex(n_ranks)
+        self._infos: dict[str, RecordInfo] = {}
+        self._pending: dict[str, _Pending] = {}
+
+    def learn_scope(self, scope: dict[str, str]) -> None:
+        self._index.learn_scope(scope)
+
+    def add(self, rank: int, key: str, info: RecordInfo) -> None:
+        """A rank has a record; it can be matched once all ranks have it."""
+        with self._lock:
+            self._infos[key] = info
+            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
+
+    def expect(self, key: str, info: RecordInfo) -> None:
+        """A capture of this record is on its way to the ranks."""
+        with self._lock:
+            self._pending[key] = _Pending(info, set(range(self._n_ranks)))
+            self._index.expect(key, info.scope_hash)
+
+    def arrived(self, rank: int, key: str) -> bool:
+        """A rank has captured a record. True when it was the last one, and the record counts.
+
+        Nothing happens when it was erased meanwhile: the rank was told to erase it, too.
+        """
+        with self._lock:
+            pending = self._pending.get(key)
+            if pending is None:
+                return False
+            self._infos[key] = pending.info
+            self._index.add(rank, key, pending.info.scope_hash, pending.info.kind, pending.info.tokens)
+            pending.missing.discard(rank)
+            if pending.missing:
+                return False
+            del self._pending[key]
+            return True
+
+    def lost(self, rank: int, key: str) -> None:
+        """A rank no longer has a record, or could not capture it."""
+        with self._lock:
+            self._pending.pop(key, None)
+            self._infos.pop(key, None)
+            self._index.drop(rank, [key])
+
+    def erase(self, keys: list[str], scopes: set[str]) -> list[str]:
+        """Erases by key and by scope hash; returns the keys of the records that there were."""
+        with self._lock:
+            gone = set(keys)
+            gone.update(key for key, info in self._infos.items() if info.scope_hash in scopes)
+            pending = {
+                key
+                for key, entry in self._pending.items()
+                if key in gone or entry.info.scope_hash in scopes
+            }
+            present = [key for key in gone if key in self._infos]
+            for key in gone | pending:
+                self._infos.pop(key, None)
+                self._pending.pop(key, None)
+            if gone or pending:
+                self._index.erase(list(gone | pending))
+            return present
+
+    def match(self, prompt: np.ndarray, params: "_core.RequestParams") -> "_core.Match":
+        """The longest leading run of records in a prompt."""
+        return self._index.match(prompt, params)
+
+    def info(self, key: str) -> RecordInfo | None:
+        with self._lock:
+            return self._infos.get(key)
+
+    def infos(self) -> dict[str, RecordInfo]:
+        with self._lock:
+            return dict(self._infos)
+
+    def ready(self, key: str) -> bool:
+        return self._index.contains(key)
+
+    def count(self) -> int:
+        return len(self._index)

@@ -1,0 +1,360 @@
+"""The scheduler's role: what is injected, what is captured, and under which cache salt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from inferscale import _core
+from inferscale.vllm.captures import capture_job, plan_capture, refusal
+from inferscale.vllm.epochs import EpochTable
+from inferscale.vllm.erasure import Eraser
+from inferscale.vllm.messages import LoadItem, LoadJob, StepMetadata, WorkerAcks
+from inferscale.vllm.ranks import Ranks
+from inferscale.vllm.records import RecordBook, RecordInfo
+from inferscale.vllm.settings import Settings
+from inferscale.vllm.trace import Trace, TraceRing
+from inferscale.vllm.tracking import InjectedBlocks, Tracked
+
+logger = logging.getLogger("vllm.inferscale")
+
+PARAMS = "inferscale"  # the key in kv_transfer_params
+
+
+class SchedulerSide:
+    """Hooks are called by the scheduler's thread; what the control channel uses is thread-safe."""
+
+    def __init__(
+        self, settings: Settings, adapter: ModuleType | None, fingerprint: str, block_size: int,
+        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int,
+    ) -> None:
+        """Opens the epochs, finishes erasures that were left open and reads what records there are.
+
+        ``injecting``: false makes every request text; what lies in the stores can still be erased.
+        ``load_tokens``: how many tokens' records a rank can load for one request.
+        Raises RankError, sqlite3.Error, OSError: then there is no injection.
+        """
+        self._settings = settings
+        self._adapter = adapter
+        self._injecting = injecting
+        self.stopped = ""  # why injection ended after it had begun
+        self._fingerprint = fingerprint
+        self._block_size = block_size
+        self._load_tokens = load_tokens
+        self.ranks = ranks
+        self.book = RecordBook(len(ranks))
+        self.epochs = EpochTable(settings.data_dir)
+        self.eraser = Eraser(self.epochs, self.book, ranks)
+        self.traces = TraceRing()
+        self._requests: dict[str, Tracked] = {}
+        self._loads: list[LoadJob] = []
+        self._capturing: dict[str, Trace] = {}  # by record key
+        self._lately: dict[str, Trace] = {}  # of admitted requests, by id; the last 1024
+        self._injected = InjectedBlocks(4 * n_blocks)
+        self._block_pool: Any = None
+        self._counter_lock = threading.Lock()
+        self._counters: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
+        self._read_records()
+
+    def _read_records(self) -> None:
+        self.eraser.resume()
+        scopes = self.epochs.scopes()
+        for scope in scopes.values():
+            self.book.learn_scope(scope)
+        strangers: set[str] = set()
+        for rank in range(len(self.ranks)):
+            for record in self.ranks.records(rank):
+                if record["scope"] not in scopes:
+                    strangers.add(record["scope"])  # nobody could ask for it, or delete it
+                    continue
+                tokens = np.asarray(record["tokens"], dtype=np.int32)
+                info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
+                self.book.add(rank, record["key"], info)
+        if strangers:
+            self.ranks.erase([], sorted(strangers), self.eraser.fence())
+
+    # -- a request's life ------------------------------------------------------------------------
+
+    def on_new_request(self, request: Any) -> None:
+        raw = (request.kv_transfer_params or {}).get(PARAMS)
+        if raw is None:
+            return
+        if not self._injecting:
+            self.count("fallback:injection_off")
+            return
+        try:
+            params = _core.parse_params(json.dumps(raw), self._settings.secret)
+        except (ValueError, TypeError, PermissionError, RecursionError) as error:
+            reason = "not_signed" if isinstance(error, PermissionError) else "malformed"
+            self._refuse(request, reason)
+            return
+        prompt = np.asarray(request.prompt_token_ids or [], dtype=np.int32)
+        owner = (params.scope["tenant"], params.scope["user"])
+        trace = Trace(params.request, params.purpose, len(prompt))
+        tracked = Tracked(request.request_id, params, owner, prompt, trace)
+        self._requests[request.request_id] = tracked
+        self.traces.add(trace)
+        reason = self._distrust(request, params, owner)
+        if reason is not None:
+            self._count_fallback(tracked, reason, max(1, len(params.inject)))
+            self._adapter.resalt(request, f"inferscale-refused-{uuid.uuid4()}")
+            return
+        salt = _core.cache_salt(params, self._settings.secret, self._fingerprint)
+        if request.cache_salt != salt:
+            self._adapter.resalt(request, salt)
+            self.count("resalted")
+        tracked.injects = bool(params.inject) and params.purpose != "text"
+        self._plan_captures(tracked)
+
+    def _refuse(self, request: Any, reason: str) -> None:
+        """Parameters that cannot be believed: text, in a cache namespace of its own."""
+        trace = Trace("", "text", len(request.prompt_token_ids or []))
+        tracked = Tracked(request.request_id, None, ("", ""), np.empty(0, np.int32), trace)
+        self._requests[request.request_id] = tracked
+        self._count_fallback(tracked, reason, 1)
+        self._adapter.resalt(request, f"inferscale-refused-{uuid.uuid4()}")
+
+    def _distrust(self, request: Any, params: Any, owner: tuple[str, str]) -> str | None:
+        """Why a signed request is served as text, apart from everything else."""
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return "prompt_logprobs"
+        if getattr(request, "mm_features", None) or getattr(request, "prompt_embeds", None) is not None:
+            return "not_text"
+        if getattr(request, "resumable", False):
+            return "streamed_prompt"
+        if getattr(request, "lora_request", None) is not None:
+            return "lora"
+        known = self.epochs.epoch(owner)
+        if known is None:
+            known = self.epochs.start(owner, params.epoch)
+        if params.epoch < known:
+            return "stale_epoch"
+        if params.epoch > known:
+            self.eraser.catch_up(owner, params.epoch)
+            return "epoch_ahead"
+        if self.eraser.catching_up(owner):
+            return "epoch_ahead"
+        return None
+
+    def _plan_captures(self, tracked: Tracked) -> None:
+        params = tracked.params
+        for wanted in params.capture:
+            plan = plan_capture(
+                wanted, params.scope, tracked.prompt, self._settings.secret, self._fingerprint
+            )
+            if isinstance(plan, str):
+                self._count_fallback(tracked, plan, 1)
+                continue
+            scope = _core.owner_scope(params.scope, wanted.owner)
+            if self.epochs.learn_scope(scope)[1]:
+                self.book.learn_scope(scope)
+            tracked.captures.append(plan)
+
+    def matched_tokens(self, request: Any, local_hit: int) -> int:
+        """How many tokens beyond ``local_hit`` come from records. May be called many times."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return 0
+        tracked.local_hit = local_hit
+        tracked.match = None
+        tracked.query_fallbacks = Counter()
+        if not (tracked.injects and self._injecting):
+            return 0
+        match = self.book.match(tracked.prompt, tracked.params)
+        tracked.match = match
+        for entry in match.fallbacks:
+            tracked.query_fallbacks[entry.reason] += entry.count
+        if match.begin > local_hit:
+            tracked.query_fallbacks["header_cold"] += len(match.segments)
+            return 0
+        end = min(self._loadable(tracked), len(tracked.prompt) - 1, request.num_tokens - 1)
+        return max(0, end - local_hit)
+
+    def _loadable(self, tracked: Tracked) -> int:
+        """Where the matched run ends, or earlier, where the host budget does."""
+        tokens = 0
+        for number, segment in enumerate(tracked.match.segments):
+            if segment.end <= tracked.local_hit:
+                continue
+            tokens += segment.end - segment.begin
+            if tokens > self._load_tokens:
+                tracked.query_fallbacks["host_budget"] += len(tracked.match.segments) - number
+                return segment.begin
+        return tracked.match.end
+
+    def allocated(self, request: Any, block_ids: list[int], count: int) -> None:
+        """Blocks were given to a request; ``count`` tokens behind its local hit are to be loaded."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return
+        tracked.blocks = list(block_ids)
+        tracked.hashes = request.block_hashes
+        begin = tracked.local_hit
+        tracked.loaded = (begin, begin + count) if count > 0 else (0, 0)
+        segments = []
+        if count > 0:
+            segments = [s for s in tracked.match.segments if s.end > begin and s.begin < begin + count]
+            self._loads.append(self._load_job(tracked, segments))
+            self._injected.note(request.block_hashes, self._block_size, begin, begin + count)
+        self._record_admission(tracked, segments, max(0, count))
+
+    def _load_job(self, tracked: Tracked, segments: list[Any]) -> LoadJob:
+        begin, end = tracked.loaded
+        items = []
+        for segment in segments:
+            info = self.book.info(segment.key)
+            items.append(
+                LoadItem(
+                    segment.key,
+                    info.scope_hash if info else "",  # erased since: the rank will not find it
+                    info.context_id if info else None,
+                    tracked.prompt[segment.begin : segment.end],
+                    segment.begin,
+                )
+            )
+        first = begin // self._block_size
+        last = -(-end // self._block_size)
+        return LoadJob(tracked.request_id, begin, end, first, tracked.blocks[first:last], items)
+
+    def _record_admission(self, tracked: Tracked, segments: list[Any], count: int) -> None:
+        """The first admission is what the trace speaks of; a preempted request has several."""
+        trace = tracked.trace
+        self._lately[tracked.request_id] = trace
+        while len(self._lately) > 1024:
+            del self._lately[next(iter(self._lately))]
+        trace.admissions = [
+            *trace.admissions[-7:], {"local_hit": tracked.local_hit, "injected": count}
+        ]
+        if len(trace.admissions) > 1:
+            self.count("readmitted")
+            return
+        trace.local_hit = tracked.local_hit
+        trace.injected = count
+        trace.segments = [
+            {"key": s.key, "begin": s.begin, "end": s.end}
+            for s in (tracked.match.segments if tracked.match is not None else [])
+            if s.begin < tracked.local_hit + count and tracked.match.begin <= tracked.local_hit
+        ]
+        for reason, number in tracked.query_fallbacks.items():
+            self._count_fallback(tracked, reason, number)
+        if count:
+            self.count("injected_requests")
+            self.count("injected_tokens", count)
+        if tracked.injects and tracked.match is not None and trace.segments:
+            self.count("matched_requests")
+
+    def build_meta(self, output: Any) -> StepMetadata:
+        """The work of the step that was just scheduled."""
+        meta = StepMetadata(loads=self._loads)
+        for scheduled in self._adapter.scheduled_requests(output) if self._requests else ():
+            tracked = self._requests.get(scheduled.request_id)
+            if tracked is None:
+                continue
+            if scheduled.new_block_ids:
+                tracked.blocks += scheduled.new_block_ids
+            if tracked.captures:
+                self._emit_captures(tracked, scheduled.computed + scheduled.scheduled, meta)
+        self._loads = []
+        return meta
+
+    def drop_loads(self) -> list[int]:
+        """Forgets the loads that were planned for this step; the ids of the blocks they were to fill."""
+        loads, self._loads = self._loads, []
+        return [block for job in loads for block in job.block_ids]
+
+    def _emit_captures(self, tracked: Tracked, reach: int, meta: StepMetadata) -> None:
+        waiting = []
+        for plan in tracked.captures:
+            if plan.end > reach:
+                waiting.append(plan)
+                continue
+            reason = self._refuse_capture(tracked, plan)
+            if reason is not None:
+                self._count_fallback(tracked, reason, 1)
+                continue
+            fence = self.eraser.fence()
+            self.book.expect(plan.key, plan.info)
+            self._capturing[plan.key] = tracked.trace
+            meta.captures.append(capture_job(tracked, plan, self._block_size, fence))
+        tracked.captures = waiting
+
+    def _refuse_capture(self, tracked: Tracked, plan: Any) -> str | None:
+        if self.epochs.epoch(tracked.owner) != tracked.params.epoch:
+            return "stale_epoch"
+        return refusal(tracked, plan, self._injected, self._block_size)
+
+    def worker_output(self, acks: WorkerAcks | None, invalid_blocks: set[int]) -> None:
+        """What the ranks did in a step."""
+        if invalid_blocks and self._block_pool is not None:
+            # vLLM evicts the blocks of requests that still run; those of one that was aborted in
+            # this very step would stay in the prefix cache without their rows.
+            self._block_pool.evict_blocks(invalid_blocks)
+        if acks is None:
+            return
+        for rank, key in acks.captured:
+            if self.book.arrived(rank, key):
+                self.count("captures")
+                trace = self._capturing.pop(key, None)
+                if trace is not None:
+                    trace.captured = [*trace.captured, key]
+        for rank, key, reason in acks.refused:
+            self.book.lost(rank, key)
+            self._capturing.pop(key, None)
+            self.count(f"fallback:{reason}")
+            if reason == "wrong_rotation" and not self.stopped:
+                self.stopped = "the model does not rotate keys as its configuration says"
+                self._injecting = False
+                logger.error("InferScale: no injection from now on: %s", self.stopped)
+        for rank, key in acks.lost:
+            self.book.lost(rank, key)
+        for _, request_id, reason in acks.failed_loads:
+            self.count("failed_loads")
+            logger.warning("InferScale: request %s: load failed: %s", request_id, reason)
+            trace = self._lately.get(request_id)
+            if trace is not None:
+                trace.failed = reason
+
+    def finished(self, request: Any) -> dict[str, Any] | None:
+        """The request has ended, in whatever way. Returns what the reply says."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return None
+        tracked.trace.finished = True
+        return {PARAMS: tracked.trace.to_json()}
+
+    # -- counters --------------------------------------------------------------------------------
+
+    def count(self, name: str, number: int = 1) -> None:
+        with self._counter_lock:
+            self._counters[name] += number
+            self._totals[name] += number
+
+    def _count_fallback(self, tracked: Tracked, reason: str, number: int) -> None:
+        tracked.trace.fallbacks[reason] += number
+        self.count(f"fallback:{reason}", number)
+
+    def take_counters(self) -> dict[str, int]:
+        """What was counted since the last call."""
+        with self._counter_lock:
+            counters, self._counters = self._counters, Counter()
+        return dict(counters)
+
+    def totals(self) -> dict[str, int]:
+        """What was counted since the start."""
+        with self._counter_lock:
+            return dict(self._totals)
+
+    def bind_block_pool(self, pool: Any) -> None:
+        self._block_pool = pool
+
+    def close(self) -> None:
+        self.ranks.close()
+        self.epochs.close()

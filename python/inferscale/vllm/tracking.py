@@ -1,0 +1,69 @@
+"""Requests that the scheduler side follows from their arrival to their end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from inferscale.vllm.records import RecordInfo
+from inferscale.vllm.trace import Trace
+
+
+@dataclass
+class PlannedCapture:
+    """A range of the prompt that is to be stored, checked and waiting for its rows."""
+
+    key: str
+    begin: int
+    end: int
+    info: RecordInfo
+    context_tokens: int
+
+
+@dataclass
+class Tracked:
+    """One engine request with InferScale's parameters. Used by the scheduler's thread alone."""
+
+    request_id: str
+    params: Any  # _core.RequestParams; None when they were refused
+    owner: tuple[str, str]
+    prompt: np.ndarray  # int32
+    trace: Trace
+    injects: bool = False
+    match: Any = None  # _core.Match of the last query
+    local_hit: int = 0  # tokens, at the last query
+    blocks: list[int] = field(default_factory=list)  # ids, in the order of the prompt
+    hashes: Any = ()  # the engine's block hashes of this request, growing
+    loaded: tuple[int, int] = (0, 0)  # rows injected at the last admission
+    captures: list[PlannedCapture] = field(default_factory=list)
+    query_fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class InjectedBlocks:
+    """Which cached blocks hold injected rows, by block hash: a capture must not take those for
+    computed ones. Forgets the oldest beyond its capacity, which is kept well above the number of
+    blocks that the engine has. Used by the scheduler's thread alone."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = max(capacity, 1024)
+        self._ends: dict[Any, int] = {}  # hash -> rows of the block up to which some are injected
+
+    def note(self, hashes: list[Any], block_size: int, begin: int, end: int) -> None:
+        """Tokens ``[begin, end)`` of a prompt with these block hashes come from records."""
+        for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
+            rows = min(end - index * block_size, block_size)
+            self._ends[hashes[index]] = max(rows, self._ends.pop(hashes[index], 0))
+        while len(self._ends) > self._capacity:
+            del self._ends[next(iter(self._ends))]
+
+    def touches(self, hashes: list[Any], block_size: int, begin: int, end: int) -> bool:
+        """Whether tokens ``[begin, end)``, taken from the prefix cache, may hold injected rows."""
+        for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
+            rows = self._ends.get(hashes[index], 0)
+            if rows and begin < index * block_size + rows:
+                self._ends[hashes[index]] = self._ends.pop(hashes[index])  # still in use
+                return True
+        return False

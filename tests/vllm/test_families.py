@@ -1,0 +1,98 @@
+"""Every family and rope type that is on the list: injection is on, exact at the same place (E1), and right
+in the first layer at another (E2). And two ranks."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from harness import Client, capture, difference
+from tiny_model import FAMILIES, make
+
+BLOCK = 32
+
+
+def start(engines, name, tmp_path, **options):
+    return engines.get(
+        tmp_path / "data", model=make(name, tmp_path), skip_tokenizer_init=True,
+        num_gpu_blocks_override=64, **options,
+    )
+
+
+def random_ids(count, seed):
+    source = random.Random(seed)
+    return [source.randrange(3, 512) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_family(engines, name, tmp_path):
+    engine = start(engines, name, tmp_path)
+    info = engine.control.get("/v1/info")
+    assert info["injection"] is True, info["reason"]
+    client = Client.of(engine)
+    prompt = random_ids(300, 1)
+    plain = engine.one(prompt, detokenize=False)
+    wanted = client.range(prompt, 0, 277)
+    capture(engine, client, prompt, [wanted], client_salt="a")
+    answer = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="b"), detokenize=False)
+    assert answer.injected == 277
+    assert answer.tokens == plain.tokens and difference(answer, plain) <= 2e-3
+
+    # The rows of one token in the first layer, at another position than where they were captured.
+    fact = random_ids(40, 2)
+    header, other = random_ids(5, 3), random_ids(201, 4)
+    encoded = header + fact
+    record = client.range(encoded, 5, 45, "header", "66" * 16)
+    capture(engine, client, encoded, [record], client_salt="c")
+    context = client.range(other, 0, 201)
+    capture(engine, client, other, [context], client_salt="d")
+    prompt = other + fact + random_ids(20, 5)
+    injected = rows(engine, prompt, client.request(inject=[context["key"], record["key"]], client_salt="e"))
+    plain_rows = rows(engine, prompt, client.request("text", client_salt="e"))
+    for mine, theirs in zip(injected, plain_rows):
+        assert np.abs(mine - theirs).max() <= 1e-3 * np.abs(theirs).max()
+    assert engine.connector.faults.counts() == {}
+
+
+def rows(engine, prompt, request):
+    """Keys and values of tokens 201 to 240 of the first layer, as they are in the cache afterwards."""
+    from inferscale.vllm.layout import split_slots
+
+    engine.llm.reset_prefix_cache()
+    tables = []
+    allocated = engine.side.allocated
+
+    def spy(request, block_ids, count):
+        tables.append(list(block_ids))
+        allocated(request, block_ids, count)
+
+    engine.side.allocated = spy
+    try:
+        engine.one(prompt, request, max_tokens=1, detokenize=False)
+    finally:
+        engine.side.allocated = allocated
+    slots = split_slots(tables[0], 0, 201, 241, BLOCK)
+    key, value = engine.worker._reader.read(0, slots)
+    return key.clone().numpy(), value.clone().numpy()
+
+
+def test_two_ranks(engines, tmp_path):
+    """Each rank has its shard of heads; a record counts when both have it, and both erase it."""
+    engine = start(engines, "llama", tmp_path, tensor_parallel_size=2)
+    info = engine.control.get("/v1/info")
+    assert info["injection"] is True and info["ranks"] == 2, info["reason"]
+    client = Client.of(engine)
+    prompt = random_ids(300, 1)
+    plain = engine.one(prompt, detokenize=False)
+    wanted = client.range(prompt, 0, 277)
+    capture(engine, client, prompt, [wanted], client_salt="a")
+    answer = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="b"), detokenize=False)
+    assert answer.injected == 277
+    assert answer.tokens == plain.tokens and difference(answer, plain) <= 2e-3
+    receipt = engine.control.post(
+        "/v1/erase", {"tenant": "acme", "user": "alice", "epoch": 2, "keys": [wanted["key"]]}
+    )
+    assert receipt["ranks"] == 2 and receipt["records"] == 1 and receipt["erased"]["host"] == 2
+    stats = engine.control.get("/v1/stats")
+    assert len(stats["ranks"]) == 2
