@@ -70,7 +70,7 @@ if ! there; then
   clean_up_on_exit
   lock "$name" 9
   if ! there; then
-    say "$name: making its virtual environment, $([ "$name" = python ] && echo seconds || echo "about 2 minutes, 2.4 GB")"
+    say "$name: making its virtual environment, $([ "$name" = python ] && echo seconds || echo "2 to 3 minutes, 2.4 GB")"
     log=$cache/logs/$name.log
     mkdir -p "$cache/logs"
     : >"$log"

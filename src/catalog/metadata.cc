@@ -1,7 +1,7 @@
 #include "catalog/metadata.h"
 
-#include "catalog/catalog.h"
 #include "base/strict_json.h"
+#include "catalog/catalog.h"
 
 namespace inferscale {
 namespace {

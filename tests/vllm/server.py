@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+MODULE = "vllm.entrypoints.openai.api_server"
 MODEL_NAME = "smollm2"
 START_SECONDS = 400  # 20 to 65 on an idle machine
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
@@ -38,10 +39,12 @@ def die_with_parent() -> None:
 class VllmServer:
     """One server process and its children. Not for several threads at once, except `post` and `get`.
 
-    `arguments` replace or add to ARGUMENTS; a value None takes one out, "" stands for a flag without a value.
+    `arguments` replace or add to ARGUMENTS; a value None takes one out, "" stands for a flag without a value. `module` is
+    what runs, in the folder of the log.
     """
 
-    def __init__(self, model: str, log: Path, arguments: dict | None = None, environment: dict | None = None):
+    def __init__(self, model: str, log: Path, arguments: dict | None = None, environment: dict | None = None,
+                 module: str = MODULE):
         self.log = log
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -51,7 +54,7 @@ class VllmServer:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words], stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", module, *words], stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.STDOUT, cwd=log.parent, env=os.environ | OFFLINE | (environment or {}),
                 start_new_session=True, preexec_fn=die_with_parent)
 

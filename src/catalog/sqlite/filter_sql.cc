@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "catalog/sqlite/fold_case.h"
 #include "base/strict_json.h"
+#include "catalog/sqlite/fold_case.h"
 
 namespace inferscale::sqlite {
 namespace {

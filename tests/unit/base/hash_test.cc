@@ -37,6 +37,28 @@ TEST(HashTest, HmacKnownVectors) {  // RFC 4231, cases 1, 2 and 6
   EXPECT_EQ(hmac_sha256_128({}, {}).to_hex(), "b613679a0814d9ec772f95d778c35fc5");
 }
 
+TEST(HashTest, WholeHmacKnownVector) {  // RFC 4231, case 2
+  const auto mac = hmac_sha256(as_byte_span("Jefe"), as_byte_span("what do ya want for nothing?"));
+  EXPECT_EQ(to_hex(mac), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST(HashTest, ComparesInConstantTime) {
+  EXPECT_TRUE(equal_in_constant_time(as_byte_span("abc"), as_byte_span("abc")));
+  EXPECT_TRUE(equal_in_constant_time({}, {}));
+  EXPECT_FALSE(equal_in_constant_time(as_byte_span("abc"), as_byte_span("abd")));
+  EXPECT_FALSE(equal_in_constant_time(as_byte_span("abc"), as_byte_span("bbc")));
+  EXPECT_FALSE(equal_in_constant_time(as_byte_span("abc"), as_byte_span("ab")));
+}
+
+TEST(HashTest, Base64UrlKnownVectors) {  // RFC 4648, section 10, and the two signs of its own
+  EXPECT_EQ(to_base64url({}), "");
+  EXPECT_EQ(to_base64url(as_byte_span("f")), "Zg");
+  EXPECT_EQ(to_base64url(as_byte_span("fo")), "Zm8");
+  EXPECT_EQ(to_base64url(as_byte_span("foo")), "Zm9v");
+  EXPECT_EQ(to_base64url(as_byte_span("foobar")), "Zm9vYmFy");
+  EXPECT_EQ(to_base64url(as_byte_span("\xfb\xff\xfe")), "-__-");
+}
+
 TEST(HashTest, Xxh3KnownVectors) {
   EXPECT_EQ(xxh3_128({}).to_hex(), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(xxh3_128(as_byte_span("abc")).to_hex(), "06b05ab6733a618578af5f94892f3950");

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "base/scope_check.h"
+
 namespace inferscale {
 namespace {
 
@@ -86,6 +88,19 @@ TEST(ScopeTest, HashesTellFieldsApart) {
   }
   // Written to disk: must never change.
   EXPECT_EQ(scope_hash(Scope{}).to_hex(), "dc1c8505d502d594955b0304bb0d1646");
+}
+
+TEST(ScopeCheck, FieldsDependOnEachOther) {
+  EXPECT_TRUE(check_scope("", system_scope()).ok());
+  EXPECT_TRUE(check_scope("", Scope{"acme", "", "", ""}).ok());
+  EXPECT_TRUE(check_scope("", Scope{"acme", "zoe", "a", "r"}).ok());
+  for (const Scope& wrong : {Scope{"", "zoe", "", ""}, Scope{"acme", "", "a", ""},
+                             Scope{"acme", "", "", "r"}, Scope{"acme", "z\n", "", ""},
+                             Scope{std::string(257, 'x'), "", "", ""}, Scope{"\xff", "", "", ""}}) {
+    EXPECT_EQ(check_scope("", wrong).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(check_scope("facts[3]", Scope{"", "zoe", "", ""}).message(),
+            "facts[3].scope.tenant must be set where user is");
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ json read_cases() {
 }
 
 // The expected values of this and the next test come from Python's hmac over parts written down
-// anew from docs/vllm.md; tests/python/params_test.py does the same for whole requests.
+// anew from docs/vllm.md; tests/python/test_params.py does the same for whole requests.
 TEST(RequestParams, SignatureIsTheDocumentedOne) {
   EXPECT_EQ(to_hex(sign_params(sample(), secret())),
             "c06026a6146803f15d0b0472bac4266dd980043c93bd9f645dded137e14b15fb");
@@ -175,7 +175,7 @@ TEST(RequestParams, AShortSecretIsRefused) {
             StatusCode::kInvalidArgument);
 }
 
-// The cases are shared with tests/python/schema_test.py, which gives them to the JSON schema too.
+// The cases are shared with tests/python/test_schema.py, which gives them to the JSON schema too.
 TEST(RequestParams, AcceptsAndRefusesWhatTheCasesSay) {
   const json cases = read_cases();
   ASSERT_GT(cases["cases"].size(), 80U);

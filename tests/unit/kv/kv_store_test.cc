@@ -58,6 +58,10 @@ TEST(KvStore, EveryFieldOfTheRequestMustMatch) {
   EXPECT_EQ(reason([](auto& r) { r.shape.head_dim_v += 2; }), MissReason::kWrongModel);
   EXPECT_EQ(reason([](auto& r) { r.scope = hash_of(9); }), MissReason::kWrongScope);
   EXPECT_EQ(reason([](auto& r) { r.context_id = hash_of(9); }), MissReason::kWrongContext);
+  EXPECT_EQ(reason([](auto& r) { r.context_id = hash_of(9), r.any_context = true; }),
+            MissReason::kNone);
+  EXPECT_EQ(reason([](auto& r) { r.scope = hash_of(9), r.any_context = true; }),
+            MissReason::kWrongScope);
   for (std::size_t i = 0; i < item.tokens.size(); ++i) {
     std::vector<TokenId> other = item.tokens;
     ++other[i];
@@ -66,7 +70,7 @@ TEST(KvStore, EveryFieldOfTheRequestMustMatch) {
   EXPECT_EQ(reason([](auto& r) { r.token_ids = r.token_ids.first(2); }), MissReason::kWrongTokens);
   EXPECT_EQ(reason([](auto& r) { r.token_ids = {}; }), MissReason::kWrongTokens);
   EXPECT_EQ(misses(*store, MissReason::kWrongModel), 3U);
-  EXPECT_EQ(misses(*store, MissReason::kWrongScope), 1U);
+  EXPECT_EQ(misses(*store, MissReason::kWrongScope), 2U);
   EXPECT_EQ(misses(*store, MissReason::kWrongContext), 1U);
   EXPECT_EQ(misses(*store, MissReason::kWrongTokens), 5U);
   EXPECT_TRUE(acquire(*store, item).ready());
