@@ -16,8 +16,6 @@ constexpr std::size_t kMaxRecordTokens = std::size_t{1} << 20;
 /// What a rank says late comes within a step or two of the erase; far more keys than that.
 constexpr std::size_t kRememberedErased = std::size_t{1} << 18;
 constexpr std::size_t kRememberedExpected = std::size_t{1} << 16;
-/// The same words may stand in earlier turns of a conversation, but not without end.
-constexpr std::size_t kMaxPlaces = 64;
 
 bool stands_at(std::span<const TokenId> prompt, std::size_t begin,
                std::span<const TokenId> tokens) {
@@ -211,29 +209,19 @@ Match SchedulerIndex::match(std::span<const TokenId> prompt, const RequestParams
       all.size() > 1 && all[0].record == nullptr && all[0].miss == MatchMiss::kRecordMissing;
   const std::size_t first = skip ? 1 : 0;
 
-  std::vector<std::size_t> places;
-  if (first < all.size() && all[first].record != nullptr) {
-    const IndexedRecord& record = *all[first].record;
-    places = record.context_kind == ContextKind::kPrefix
-                 ? std::vector<std::size_t>{0}
-                 : find_tokens(prompt, record.tokens, kMaxPlaces);
+  std::vector<std::span<const TokenId>> parts;
+  for (std::size_t i = first; i < all.size() && all[i].record != nullptr; ++i) {
+    parts.emplace_back(all[i].record->tokens);
   }
+  const bool at_start = !parts.empty() && all[first].record->context_kind == ContextKind::kPrefix;
+  const std::size_t begin = at_start ? 0 : find_longest_run(prompt, parts).begin;
   Match match;
-  for (const std::size_t place : places) {
-    std::vector<MatchedSegment> run;
-    std::size_t position = place;
-    for (std::size_t i = first; i < all.size() && all[i].record != nullptr; ++i) {
-      const std::vector<TokenId>& tokens = all[i].record->tokens;
-      if (!stands_at(prompt, position, tokens)) {
-        break;
-      }
-      run.push_back({params.inject[i], static_cast<std::uint32_t>(position),
-                     static_cast<std::uint32_t>(position + tokens.size())});
-      position += tokens.size();
+  for (std::size_t i = 0, position = begin; i < parts.size(); position += parts[i++].size()) {
+    if (!stands_at(prompt, position, parts[i])) {
+      break;
     }
-    if (run.size() > match.segments.size()) {
-      match.segments = std::move(run);
-    }
+    match.segments.push_back({params.inject[first + i], static_cast<std::uint32_t>(position),
+                              static_cast<std::uint32_t>(position + parts[i].size())});
   }
   if (!match.segments.empty()) {
     match.begin = match.segments.front().begin;

@@ -1,5 +1,7 @@
 #include "connector/token_search.h"
 
+#include <vector>
+
 namespace inferscale {
 namespace {
 
@@ -19,24 +21,32 @@ std::vector<std::size_t> borders(std::span<const TokenId> tokens) {
 
 }  // namespace
 
-std::vector<std::size_t> find_tokens(std::span<const TokenId> prompt,
-                                     std::span<const TokenId> tokens, std::size_t most) {
-  std::vector<std::size_t> places;
-  if (tokens.empty() || tokens.size() > prompt.size()) {
-    return places;
+TokenRun find_longest_run(std::span<const TokenId> prompt,
+                          std::span<const std::span<const TokenId>> parts) {
+  std::vector<TokenId> pattern;
+  std::vector<std::size_t> complete = {0};  // parts within the first n tokens of the pattern
+  for (const std::span<const TokenId> part : parts) {
+    if (part.empty() || pattern.size() + part.size() > prompt.size()) {
+      break;  // no longer run fits
+    }
+    pattern.insert(pattern.end(), part.begin(), part.end());
+    complete.resize(pattern.size() + 1, complete.back());
+    ++complete.back();
   }
-  const std::vector<std::size_t> border = borders(tokens);
-  for (std::size_t i = 0, length = 0; i < prompt.size() && places.size() < most; ++i) {
-    while (length > 0 && prompt[i] != tokens[length]) {
+  TokenRun best;
+  const std::vector<std::size_t> border = borders(pattern);
+  // `length` is that of the longest prefix of the pattern that ends at i: no run that ends there
+  // has more parts, and one that is continued is seen again at its later end.
+  for (std::size_t i = 0, length = 0; i < prompt.size() && !pattern.empty(); ++i) {
+    while (length == pattern.size() || (length > 0 && prompt[i] != pattern[length])) {
       length = border[length - 1];
     }
-    length += prompt[i] == tokens[length] ? 1 : 0;
-    if (length == tokens.size()) {
-      places.push_back(i + 1 - length);
-      length = border[length - 1];
+    length += prompt[i] == pattern[length] ? 1 : 0;
+    if (complete[length] > best.parts) {
+      best = {i + 1 - length, complete[length]};
     }
   }
-  return places;
+  return best;
 }
 
 }  // namespace inferscale

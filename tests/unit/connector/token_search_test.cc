@@ -3,26 +3,39 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace inferscale {
 namespace {
 
-using Places = std::vector<std::size_t>;
 using Tokens = std::vector<TokenId>;
 
-TEST(TokenSearch, FindsEveryPlaceInOrder) {
-  const Tokens prompt = {1, 2, 1, 2, 1, 3};
-  EXPECT_EQ(find_tokens(prompt, Tokens{1, 2, 1}, 9), (Places{0, 2}));
-  EXPECT_EQ(find_tokens(prompt, Tokens{3}, 9), (Places{5}));
-  EXPECT_EQ(find_tokens(prompt, prompt, 9), (Places{0}));
-  EXPECT_EQ(find_tokens(prompt, Tokens{1}, 2), (Places{0, 2}));
-  EXPECT_EQ(find_tokens(prompt, Tokens{1}, 0), Places{});
-  EXPECT_EQ(find_tokens(prompt, Tokens{2, 3}, 9), Places{});
-  EXPECT_EQ(find_tokens(prompt, Tokens{}, 9), Places{});
-  EXPECT_EQ(find_tokens(Tokens{}, Tokens{1}, 9), Places{});
+TokenRun find(const Tokens& prompt, const std::vector<Tokens>& parts) {
+  const std::vector<std::span<const TokenId>> spans(parts.begin(), parts.end());
+  return find_longest_run(prompt, spans);
 }
 
-TEST(TokenSearch, AgreesWithTheLibraryOnSmallAlphabets) {
+TEST(TokenSearch, FindsTheFirstPlaceOfTheLongestRun) {
+  const Tokens prompt = {1, 2, 1, 2, 1, 3};
+  EXPECT_EQ(find(prompt, {{1, 2}, {1, 3}}), (TokenRun{2, 2}));
+  EXPECT_EQ(find(prompt, {{1, 2}, {4}}), (TokenRun{0, 1}));
+  EXPECT_EQ(find(prompt, {{1}, {3}}), (TokenRun{4, 2}));
+  EXPECT_EQ(find(prompt, {prompt}), (TokenRun{0, 1}));
+  EXPECT_EQ(find(prompt, {prompt, {1}}), (TokenRun{0, 1}));
+  EXPECT_EQ(find(prompt, {{2, 3}}), TokenRun{});
+  EXPECT_EQ(find(prompt, {{1}, {}, {2}}), (TokenRun{0, 1}));
+  EXPECT_EQ(find(prompt, {}), TokenRun{});
+  EXPECT_EQ(find({}, {{1}}), TokenRun{});
+}
+
+TEST(TokenSearch,
+     ACommonFirstPartIsFoundWhereTheOthersFollow) {  // one token that stands everywhere
+  Tokens prompt(10'000, 7);
+  prompt[9'000] = 8;
+  EXPECT_EQ(find(prompt, {{7}, {8}, {7, 7}}), (TokenRun{8'999, 3}));
+}
+
+TEST(TokenSearch, AgreesWithTryingEveryPlace) {
   std::uint32_t state = 1;
   const auto draw = [&](std::size_t count) {
     Tokens tokens(count);
@@ -32,19 +45,23 @@ TEST(TokenSearch, AgreesWithTheLibraryOnSmallAlphabets) {
     }
     return tokens;
   };
-  for (std::size_t size = 1; size < 8; ++size) {
+  for (std::size_t size = 1; size < 6; ++size) {
     for (int i = 0; i < 200; ++i) {
       const Tokens prompt = draw(40);
-      const Tokens tokens = draw(size);
-      Places expected;
-      for (auto at = prompt.begin();; ++at) {
-        at = std::search(at, prompt.end(), tokens.begin(), tokens.end());
-        if (at == prompt.end()) {
-          break;
+      const std::vector<Tokens> parts = {draw(size), draw(1), draw(3), draw(size)};
+      TokenRun expected;
+      for (std::size_t begin = 0; begin < prompt.size(); ++begin) {
+        std::size_t count = 0;
+        std::size_t position = begin;
+        while (count < parts.size() && position + parts[count].size() <= prompt.size() &&
+               std::equal(parts[count].begin(), parts[count].end(), prompt.begin() + position)) {
+          position += parts[count++].size();
         }
-        expected.push_back(static_cast<std::size_t>(at - prompt.begin()));
+        if (count > expected.parts) {
+          expected = {begin, count};
+        }
       }
-      ASSERT_EQ(find_tokens(prompt, tokens, 99), expected);
+      ASSERT_EQ(find(prompt, parts), expected);
     }
   }
 }
@@ -52,7 +69,7 @@ TEST(TokenSearch, AgreesWithTheLibraryOnSmallAlphabets) {
 TEST(TokenSearch, RepeatedTokensDoNotTakeLong) {  // quadratic, this would be 2.5e11 comparisons
   Tokens tokens(500'000, 7);
   tokens.back() = 8;
-  EXPECT_EQ(find_tokens(Tokens(1'000'000, 7), tokens, 9), Places{});
+  EXPECT_EQ(find(Tokens(1'000'000, 7), {tokens}), TokenRun{});
 }
 
 }  // namespace
