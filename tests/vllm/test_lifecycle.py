@@ -141,7 +141,7 @@ def test_several_sequences_of_one_request(engine, client, prompt, key, fresh):
     )[0]
     assert len(output.outputs) == 3 and all(len(o.token_ids) == 8 for o in output.outputs)
     trace = engine.control.get(f"/v1/trace?request={request['name']}")
-    assert trace["injected"] == 150 and trace["finished"]
+    assert trace["injected"] == LOADED and trace["finished"]
 
 
 def test_identical_prompts_at_once(engine, client, prompt, key, fresh):

@@ -115,7 +115,7 @@ def test_chat_completions_find_their_facts_in_the_messages(server, client, token
     )
     keys = [entry["key"] for entry in ranges]
     assert server.control.post("/v1/ready", ALICE_KEYS(keys))["ready"] == [True] * 3
-    request = client.request(inject=keys)
+    request = client.request(inject=keys, client_salt="chat")
     body = {
         "messages": messages, "max_tokens": 12, "temperature": 0, "cache_salt": request["salt"],
         "kv_transfer_params": {"inferscale": request["params"]},
