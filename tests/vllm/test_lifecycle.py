@@ -77,6 +77,26 @@ def test_a_capture_over_chunks_and_cached_blocks(engine, client, prompt, fresh):
     assert injected.tokens == plain.tokens and difference(injected, plain) <= EXACT
 
 
+def test_injected_rows_are_not_captured_as_computed(engine, client, prompt, key, fresh):
+    """Neither in the request that injects them, nor when they come back from the prefix cache."""
+    over = client.range(prompt, 100, 140, "header", "77" * 16)
+    behind = client.range(prompt, LOADED, 140, "header", "78" * 16)
+    both = [over, behind]
+    own = engine.one(prompt, client.request(inject=[key], capture=both, client_salt="rows"))
+    assert own.injected == LOADED and own.fallbacks == {"capture_injected": 1}
+    cached = engine.one(prompt, client.request(capture=both, client_salt="rows"))
+    assert cached.reply["local_hit"] == 128 and cached.fallbacks == {"capture_injected": 1}
+    assert engine.control.get(f"/v1/trace?request={cached.reply['request']}")["captured"] == [behind["key"]]
+    # The block in which the injected rows end is filled, and found, only by what is generated.
+    short = prompt[: LOADED + 4]
+    first = engine.one(short, client.request(inject=[key], client_salt="tail"), max_tokens=20)
+    assert first.injected == LOADED
+    longer = short + first.tokens
+    over = client.range(longer, 110, 126, "header", "79" * 16)
+    later = engine.one(longer, client.request(capture=[over], client_salt="tail"))
+    assert later.reply["local_hit"] == 128 and later.fallbacks == {"capture_injected": 1}
+
+
 def test_preempted_requests_load_again(engine, client, prompt, key, fresh):
     count = 6
     sampling = {"max_tokens": 70}

@@ -203,8 +203,14 @@ class SchedulerSide:
         if count > 0:
             segments = [s for s in tracked.match.segments if s.end > begin and s.begin < begin + count]
             self._loads.append(self._load_job(tracked, segments))
-            self._injected.note(request.block_hashes, self._block_size, begin, begin + count)
+            self._note_injected(tracked)
         self._record_admission(tracked, segments, max(0, count))
+
+    def _note_injected(self, tracked: Tracked) -> None:
+        """The block in which the loaded rows end may be filled, and found by others, only later."""
+        begin, end = tracked.loaded
+        self._injected.note(tracked.hashes, self._block_size, begin, end)
+        tracked.unnoted = -(-end // self._block_size) > len(tracked.hashes)
 
     def _load_job(self, tracked: Tracked, segments: list[Any]) -> LoadJob:
         begin, end = tracked.loaded
@@ -254,6 +260,9 @@ class SchedulerSide:
     def build_meta(self, output: Any) -> StepMetadata:
         """The work of the step that was just scheduled."""
         meta = StepMetadata(loads=self._loads)
+        for tracked in self._requests.values():
+            if tracked.unnoted:
+                self._note_injected(tracked)
         for scheduled in self._adapter.scheduled_requests(output) if self._requests else ():
             tracked = self._requests.get(scheduled.request_id)
             if tracked is None:

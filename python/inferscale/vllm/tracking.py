@@ -38,6 +38,7 @@ class Tracked:
     blocks: list[int] = field(default_factory=list)  # ids, in the order of the prompt
     hashes: Any = ()  # the engine's block hashes of this request, growing
     loaded: tuple[int, int] = (0, 0)  # rows injected at the last admission
+    unnoted: bool = False  # the block in which they end has no hash yet
     captures: list[PlannedCapture] = field(default_factory=list)
     query_fallbacks: Counter[str] = field(default_factory=Counter)
 
