@@ -56,8 +56,14 @@ struct RecordMeta {
 
 /// An immutable, checked record: keys without position and values of a run of tokens, layer-major.
 /// Layout and checksums: docs/format.md. Safe to share between threads; owns its bytes.
+/// A *description* says what a record is while its keys and values lie elsewhere, with an engine
+/// that keeps its own: it is planned with like any record, and refused wherever bytes are needed.
 class INFERSCALE_API Record {
  public:
+  /// A description. Errors: those of RecordBuilder::create.
+  [[nodiscard]] static Result<std::shared_ptr<const Record>> describe(
+      const RecordMeta& meta, std::span<const TokenId> token_ids);
+
   /// Takes `bytes` (the whole encoded record) after checking magic, version, sizes and all
   /// checksums. Errors: kDataLoss that says which check failed. Never reads outside `bytes`.
   [[nodiscard]] static Result<std::shared_ptr<const Record>> parse(
@@ -73,14 +79,18 @@ class INFERSCALE_API Record {
   [[nodiscard]] std::uint32_t n_tokens() const {
     return static_cast<std::uint32_t>(token_ids_.size());
   }
+  /// False for a description.
+  [[nodiscard]] bool has_payload() const { return data_ != nullptr; }
+  /// REQUIRES of what follows, but for `verify` and `wipe`: has_payload().
   /// K of a layer: [n_tokens][n_kv_heads][head_dim_k] elements of meta().codec, 64-byte aligned,
   /// position-free.
   [[nodiscard]] const std::byte* layer_k(std::uint32_t layer) const;
   /// V of a layer: [n_tokens][n_kv_heads][head_dim_v] elements of meta().codec.
   [[nodiscard]] const std::byte* layer_v(std::uint32_t layer) const;
-  /// The encoded form, as written to a tier.
+  /// The encoded form, as written to a tier; empty for a description.
   [[nodiscard]] std::span<const std::byte> bytes() const;
-  /// Recomputes the checksums over the bytes as they are in memory now. Errors: kDataLoss.
+  /// Recomputes the checksums over the bytes as they are in memory now. Errors: kDataLoss (a
+  /// description has none).
   [[nodiscard]] Status verify() const;
 
   /// Test hook and erase path: overwrites everything with zeros, so that `verify` fails from then

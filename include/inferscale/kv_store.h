@@ -98,7 +98,20 @@ struct EraseCounts {
   std::uint64_t host = 0;
   std::uint64_t disk = 0;
   std::uint64_t leased =
-      0;  ///< of these, how many were in use: unusable at once, wiped when released
+      0;                  ///< of these, how many were in use: unusable at once, wiped when released
+  std::uint64_t gpu = 0;  ///< in the memory of an engine's device
+  /// Why an engine that keeps records could not be asked to erase them; empty when it did, or when
+  /// none keeps any. They are unusable all the same (`OwnerEpoch::epoch`).
+  std::string unreached;
+};
+
+/// Whose records an erase takes, for stores whose records an engine keeps (docs/vllm.md).
+struct OwnerEpoch {
+  std::string tenant;
+  std::string user;
+  /// After the erase: an engine serves nobody who names a lower one, and drops what it has of a
+  /// lower one before it serves a higher one.
+  std::uint64_t epoch = 0;
 };
 
 class FileSystem;
@@ -142,6 +155,22 @@ class INFERSCALE_API KvStore {
   /// released). Errors: kUnavailable when a file could not be wiped (the record is unusable all the
   /// same).
   [[nodiscard]] virtual Result<EraseCounts> erase(std::span<const RecordKey> keys) = 0;
+  /// The same for records of one owner. What a store keeps itself goes as with `erase`; an engine
+  /// that keeps records is told the owner's epoch too, also when there are no keys.
+  [[nodiscard]] virtual Result<EraseCounts> erase_owned(const OwnerEpoch& owner,
+                                                        std::span<const RecordKey> keys) {
+    (void)owner;
+    return erase(keys);
+  }
+  /// Whether a record is found under any of these keys.
+  [[nodiscard]] virtual bool contains_any(std::span<const RecordKey> keys) const {
+    for (const RecordKey& key : keys) {
+      if (contains(key)) {
+        return true;
+      }
+    }
+    return false;
+  }
   /// Removes every record whose owner is `scope` exactly.
   [[nodiscard]] virtual Result<EraseCounts> erase_scope(const Hash128& scope) = 0;
   /// Keys of all records in any tier, in no order.

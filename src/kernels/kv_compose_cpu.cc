@@ -45,6 +45,9 @@ Status check_items(std::span<const ComposeItem> items, const RopeTable& table,
     if (item.record == nullptr) {
       return invalid_argument(name + ".record is null; every item needs a record");
     }
+    if (!item.record->has_payload()) {
+      return invalid_argument(name + ".record is a description; its keys and values are elsewhere");
+    }
     INFERSCALE_RETURN_IF_ERROR(
         kernels::check_record(name + ".record", item.record->meta(), cache.shape));
     const kernels::TokenRun run{item.first_position, item.first_row, item.rows,

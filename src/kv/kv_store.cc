@@ -199,6 +199,9 @@ Status TieredKvStore::put(const RecordKey& key, RecordPtr record) {
   if (record == nullptr) {
     return invalid_argument("record: null");
   }
+  if (!record->has_payload()) {
+    return invalid_argument("record: a description; its keys and values are elsewhere");
+  }
   const std::lock_guard writing(write_mutex_);
   Status in_host;
   {

@@ -71,6 +71,18 @@ Result<RecordHeader> check_record(std::span<const std::byte> bytes) {
   return header;
 }
 
+/// Whether there can be a record of this.
+Status check_contents(const RecordMeta& meta, std::span<const TokenId> token_ids) {
+  if (token_ids.size() > format::kMaxTokens) {
+    return invalid_argument(
+        fmt::format("tokens: {} is not within 1..{}", token_ids.size(), format::kMaxTokens));
+  }
+  const auto n_tokens = static_cast<std::uint32_t>(token_ids.size());
+  INFERSCALE_RETURN_IF_ERROR(check_record_limits(meta, n_tokens));
+  const std::uint64_t size = record_layout(meta, n_tokens).total_bytes;
+  return size > format::kMaxRecordBytes ? no_memory(size) : Status();
+}
+
 std::span<const std::byte> token_bytes(std::span<const std::byte> record, std::size_t n_tokens) {
   return record.subspan(format::kHeaderBytes, n_tokens * 4);
 }
@@ -115,7 +127,21 @@ Result<std::shared_ptr<const Record>> Record::read(
   }
 }
 
+Result<std::shared_ptr<const Record>> Record::describe(const RecordMeta& meta,
+                                                       std::span<const TokenId> token_ids) {
+  INFERSCALE_RETURN_IF_ERROR(check_contents(meta, token_ids));
+  try {
+    std::shared_ptr<Record> record(new Record);
+    record->meta_ = meta;
+    record->token_ids_.assign(token_ids.begin(), token_ids.end());
+    return std::shared_ptr<const Record>(std::move(record));
+  } catch (const std::bad_alloc&) {
+    return no_memory(token_ids.size_bytes());
+  }
+}
+
 const std::byte* Record::layer_k(std::uint32_t layer) const {
+  assert(has_payload());
   assert(layer < meta_.shape.n_layers);
   return data_ + first_layer_offset_ + layer * layer_stride_;
 }
@@ -158,16 +184,8 @@ Record::~Record() {
 
 Result<RecordBuilder> RecordBuilder::create(const RecordMeta& meta,
                                             std::span<const TokenId> token_ids) {
-  if (token_ids.size() > format::kMaxTokens) {
-    return invalid_argument(
-        fmt::format("tokens: {} is not within 1..{}", token_ids.size(), format::kMaxTokens));
-  }
-  const auto n_tokens = static_cast<std::uint32_t>(token_ids.size());
-  INFERSCALE_RETURN_IF_ERROR(check_record_limits(meta, n_tokens));
-  const RecordLayout layout = record_layout(meta, n_tokens);
-  if (layout.total_bytes > format::kMaxRecordBytes) {
-    return no_memory(layout.total_bytes);
-  }
+  INFERSCALE_RETURN_IF_ERROR(check_contents(meta, token_ids));
+  const RecordLayout layout = record_layout(meta, static_cast<std::uint32_t>(token_ids.size()));
   try {
     RecordBuilder builder;
     builder.record_ = std::shared_ptr<Record>(new Record);

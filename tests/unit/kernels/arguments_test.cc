@@ -162,6 +162,13 @@ TEST_F(ArgumentsTest, NullRecord) {
   expect_compose_refused("items[1].record is null");
 }
 
+TEST_F(ArgumentsTest, DescriptionOfARecord) {
+  const auto described = Record::describe(item.record->meta(), item.record->token_ids());
+  ASSERT_TRUE(described.ok());
+  item.record = described->get();
+  expect_compose_refused("items[1].record is a description");
+}
+
 TEST_F(ArgumentsTest, ShapeOfTheRecord) {
   for (const KvShape shape : {KvShape{3, 3, 16, 12}, KvShape{2, 2, 16, 12}, KvShape{2, 3, 18, 12},
                               KvShape{2, 3, 16, 14}}) {

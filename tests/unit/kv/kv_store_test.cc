@@ -28,6 +28,29 @@ TEST(KvStore, GivesBackWhatWasPut) {
   EXPECT_TRUE(same_bytes(lease.record()->bytes(), item.record()->bytes()));
 }
 
+TEST(KvStore, RefusesDescriptions) {
+  const auto store = open_memory_store(4);
+  const Item item(1);
+  const auto described = Record::describe(item.record()->meta(), item.tokens);
+  ASSERT_TRUE(described.ok());
+  EXPECT_EQ(store->put(item.key, *described).code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(store->contains(item.key));
+}
+
+TEST(KvStore, ErasesForAnOwnerWhatItKeeps) {
+  const auto store = open_memory_store(4);
+  const Item a(1), b(2);
+  ASSERT_TRUE(store->put(a.key, a.record()).ok());
+  ASSERT_TRUE(store->put(b.key, b.record()).ok());
+  const RecordKey both[] = {a.key, b.key};
+  EXPECT_TRUE(store->contains_any(both));
+  const auto erased = store->erase_owned({"default", "alice", 1}, both);
+  ASSERT_TRUE(erased.ok());
+  EXPECT_EQ(erased->host, 2U);
+  EXPECT_EQ(erased->unreached, "");
+  EXPECT_FALSE(store->contains_any(both));
+}
+
 TEST(KvStore, AnswersRequestsInOrder) {
   const auto store = open_memory_store(4);
   const Item a(1), b(2), c(3);

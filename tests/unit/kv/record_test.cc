@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -229,6 +230,19 @@ TEST(RecordVerify, WipedRecordOfZerosDoesNotVerify) {
   ASSERT_TRUE(record->verify().ok());
   record->wipe();
   EXPECT_EQ(record->verify().code(), StatusCode::kDataLoss);
+}
+
+TEST(RecordDescription, SaysWhatTheRecordIsAndHasNoBytes) {
+  const auto record = make_tiny_record();
+  EXPECT_TRUE(record->has_payload());
+  const auto described = Record::describe(record->meta(), record->token_ids());
+  ASSERT_TRUE(described.ok());
+  EXPECT_FALSE((*described)->has_payload());
+  EXPECT_EQ((*described)->meta(), record->meta());
+  EXPECT_TRUE(std::ranges::equal((*described)->token_ids(), record->token_ids()));
+  EXPECT_TRUE((*described)->bytes().empty());
+  EXPECT_EQ((*described)->verify().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(Record::describe(record->meta(), {}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(RecordBuilder, RefusesWhatCannotBeARecord) {
