@@ -143,6 +143,14 @@ class Catalog {
       const Hash128& model_fingerprint, std::string_view context) = 0;
   /// Keys of all record entries, header records included: what a store may hold.
   [[nodiscard]] virtual Result<std::vector<RecordKey>> all_record_keys() = 0;
+  /// How often something of (tenant, user) was erased or a record of it was replaced: raised by one
+  /// in the transaction of every erase, commit and repair that does so; 0 before the first. It
+  /// outlives all else that is stored of them. Errors: kDataLoss (its row is damaged).
+  [[nodiscard]] virtual Result<std::uint64_t> epoch(std::string_view tenant,
+                                                    std::string_view user) = 0;
+  /// Raises it by one; returns the new one.
+  [[nodiscard]] virtual Result<std::uint64_t> raise_epoch(std::string_view tenant,
+                                                          std::string_view user) = 0;
   /// Record entries (any fact) that attended to this fact, directly or through another record.
   [[nodiscard]] virtual Result<std::vector<RecordEntry>> dependants_of(
       std::string_view fact_id) = 0;

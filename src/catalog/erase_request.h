@@ -7,6 +7,7 @@
 
 #include "catalog/filter.h"
 #include "inferscale/kv_record.h"
+#include "inferscale/kv_store.h"
 #include "inferscale/types.h"
 
 namespace inferscale {
@@ -43,6 +44,8 @@ struct EraseOutcome {
   std::vector<ErasedFact> erased;
   std::vector<RecordKey> records;   ///< of the erased facts and of everything that saw them
   std::vector<FactRef> dependants;  ///< live facts that lost their record
+  /// Whose things went, each with its epoch after the erase; none where nothing went.
+  std::vector<OwnerEpoch> owners;
   /// Read again after the commit: no row, no index entry, and the log holds no old page.
   bool verified = false;
   std::string note;  ///< why not verified

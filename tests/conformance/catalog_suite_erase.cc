@@ -62,6 +62,58 @@ TEST_P(CatalogSuite, ErasesAFactWithAllThatBelongsToIt) {
   EXPECT_EQ(erase({kept}).turns, 1U);
 }
 
+TEST_P(CatalogSuite, AnEraseRaisesTheEpochOfWhoseThingsGo) {
+  const Scope bob = user_scope("bob");
+  const std::string a = add("a");
+  const std::string b = add("b");
+  add("c", bob);
+  EXPECT_EQ(unwrap(catalog().epoch("default", "alice")), 0U);
+
+  EraseRequest dry;
+  dry.scope = kAlice;
+  dry.ids = {a};
+  dry.dry_run = true;
+  unwrap(catalog().erase(dry));
+  EXPECT_EQ(unwrap(catalog().epoch("default", "alice")), 0U) << "nothing was erased";
+
+  const EraseOutcome first = erase({a});
+  ASSERT_THAT(first.owners, SizeIs(1));
+  EXPECT_EQ(first.owners[0].tenant, "default");
+  EXPECT_EQ(first.owners[0].user, "alice");
+  EXPECT_EQ(first.owners[0].epoch, 1U);
+  EXPECT_EQ(unwrap(catalog().erase_scope(user_scope("alice", "tutor"))).owners.size(), 0U);
+  EXPECT_EQ(unwrap(catalog().erase_scope(kAlice)).owners.at(0).epoch, 2U);
+
+  reopen();
+  EXPECT_EQ(unwrap(catalog().epoch("default", "alice")), 2U) << "though nothing else is left";
+  EXPECT_EQ(unwrap(catalog().epoch("default", "bob")), 0U);
+  EXPECT_EQ(unwrap(catalog().epoch("acme", "alice")), 0U);
+  EXPECT_EQ(unwrap(catalog().raise_epoch("acme", "alice")), 1U);
+  EXPECT_EQ(unwrap(catalog().epoch("acme", "alice")), 1U);
+}
+
+TEST_P(CatalogSuite, ReplacedAndDroppedRecordsRaiseTheEpoch) {
+  const std::string a = add("a");
+  const auto epoch = [&] { return unwrap(catalog().epoch("default", "alice")); };
+  unwrap(catalog().commit_record(entry(a, 10)));
+  unwrap(catalog().commit_record(entry(a, 10)));
+  EXPECT_EQ(epoch(), 0U) << "the same record again";
+  unwrap(catalog().commit_record(entry(a, 20)));
+  EXPECT_EQ(epoch(), 1U);
+  unwrap(catalog().drop_records(keys({99})));
+  EXPECT_EQ(epoch(), 1U) << "no such record";
+  unwrap(catalog().drop_records(keys({20})));
+  EXPECT_EQ(epoch(), 2U);
+  set_text(a, "a, put differently");
+  EXPECT_EQ(epoch(), 2U) << "an update erases nothing";
+  EraseRequest old;
+  old.scope = kAlice;
+  old.ids = {a};
+  old.old_versions = true;
+  unwrap(catalog().erase(old));
+  EXPECT_EQ(epoch(), 3U);
+}
+
 TEST_P(CatalogSuite, KeepTurnsKeepsThem) {
   NewFact item = fact("x");
   item.source_turns = {"D1:1"};

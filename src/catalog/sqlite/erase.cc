@@ -2,6 +2,7 @@
 // by the rows that really went, and read again afterwards.
 #include <unordered_set>
 
+#include "catalog/sqlite/epochs.h"
 #include "catalog/sqlite/fact_rows.h"
 #include "catalog/sqlite/filter_sql.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
@@ -60,6 +61,16 @@ constexpr std::string_view kDependants =
     "SELECT DISTINCT f.id, f.version FROM temp.doomed_records d JOIN records r ON r.pk = d.pk"
     " JOIN facts f ON f.pk = r.fact WHERE r.retired = 0 AND r.version = f.version"
     " AND f.pk NOT IN (SELECT pk FROM temp.doomed_facts) ORDER BY f.pk";
+
+// Whose things go: facts, versions, turns and records.
+constexpr std::string_view kOwners =
+    "SELECT o.tenant, o.user FROM owners o WHERE o.pk IN ("
+    " SELECT s.owner FROM scopes s JOIN facts f ON f.scope = s.pk WHERE f.pk IN"
+    "  (SELECT pk FROM temp.doomed_facts UNION SELECT fact FROM temp.doomed_versions)"
+    " UNION SELECT s.owner FROM temp.doomed_turns d JOIN turns t ON t.pk = d.pk"
+    "  JOIN scopes s ON s.pk = t.scope"
+    " UNION SELECT s.owner FROM temp.doomed_records d JOIN records r ON r.pk = d.pk"
+    "  JOIN scopes s ON s.hash = r.scope_hash)";
 
 // What must be gone afterwards.
 constexpr std::string_view kCountLeft =
@@ -206,6 +217,7 @@ Status collect(Connection& connection, const EraseRequest& request, EraseOutcome
                                          " JOIN records r ON r.pk = d.pk WHERE r.retired = 0"));
   INFERSCALE_RETURN_IF_ERROR(keys.for_each(
       [&](const Statement& row) { outcome.records.push_back(RecordKey{row.hash(0)}); }));
+  INFERSCALE_ASSIGN_OR_RETURN(outcome.owners, owners_in(connection, kOwners));
   INFERSCALE_ASSIGN_OR_RETURN(Statement dependants, connection.prepare(kDependants));
   return dependants.for_each([&](const Statement& row) {
     outcome.dependants.push_back({row.text(0), static_cast<std::uint32_t>(row.integer(1))});
@@ -314,6 +326,7 @@ Result<EraseOutcome> SqliteCatalog::finish_erase(Write& write, const EraseReques
     outcome.note = "nothing was erased: this was a dry run";
     return outcome;  // the transaction rolls back
   }
+  INFERSCALE_RETURN_IF_ERROR(raise_epochs(connection, outcome.owners));
   INFERSCALE_RETURN_IF_ERROR(rewrite_keywords(connection, outcome));
   INFERSCALE_RETURN_IF_ERROR(remove_empty_names(connection));
   INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "catalog/sqlite/epochs.h"
 #include "catalog/sqlite/fact_rows.h"
 #include "catalog/sqlite/sqlite_catalog_impl.h"
 #include "catalog/sqlite/validate.h"
@@ -225,6 +226,11 @@ Result<std::optional<RecordKey>> SqliteCatalog::commit_record(const RecordEntry&
         connection.integer("SELECT count(*) FROM records WHERE key = ?1 AND retired = 0",
                            old->key.value));
     replaced = users == 0 ? std::optional<RecordKey>(old->key) : std::nullopt;
+  }
+  if (replaced && resolved.fact) {
+    const Scope& scope = resolved.fact->fact.scope;
+    std::vector<OwnerEpoch> owner = {{scope.tenant, scope.user, 0}};
+    INFERSCALE_RETURN_IF_ERROR(raise_epochs(connection, owner));
   }
   INFERSCALE_RETURN_IF_ERROR(write.transaction.commit());
   return replaced;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "catalog/sqlite/epochs.h"
 #include "catalog/sqlite/fact_check.h"
 #include "catalog/sqlite/row_checksum.h"
 #include "catalog/sqlite/row_rules.h"
@@ -42,6 +43,9 @@ Status drop_doomed(Connection& connection, CatalogRepair& repair) {
                          " ON r.pk = d.pk WHERE length(r.key) = 16"));
   INFERSCALE_RETURN_IF_ERROR(keys.for_each(
       [&](const Statement& row) { repair.records.push_back(RecordKey{row.hash(0)}); }));
+  INFERSCALE_ASSIGN_OR_RETURN(std::vector<OwnerEpoch> owners,
+                              owners_in(connection, kOwnersOfDoomedRecords));
+  INFERSCALE_RETURN_IF_ERROR(raise_epochs(connection, owners));
   for (const std::string_view sql :
        {"DELETE FROM record_records WHERE record IN (SELECT pk FROM temp.doomed_records)",
         "DELETE FROM record_turns WHERE record IN (SELECT pk FROM temp.doomed_records)",

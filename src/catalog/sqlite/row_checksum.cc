@@ -20,6 +20,7 @@ constexpr ChecksummedTable kTables[] = {
      "'citation ' || position || ' of fact ' || coalesce((SELECT id FROM facts WHERE pk = fact),"
      " '?')"},
     {"turns", "scope, id, event_time, event_offset, speaker, role, text", "'turn row ' || pk"},
+    {"epochs", "owner, epoch", "'epoch row ' || pk"},
 };
 
 void sql_checksum(sqlite3_context* context, int count, sqlite3_value** values) {

@@ -178,7 +178,17 @@ UPDATE turns SET checksum = inferscale_checksum(
   scope, id, event_time, event_offset, speaker, role, text);
 )sql";
 
-constexpr Migration kMigrations[] = {{1, kVersion1}, {2, kVersion2}, {3, kVersion3}};
+// How often something of an owner was erased. By a hash, since it outlives the owner's name.
+constexpr const char* kVersion4 = R"sql(
+CREATE TABLE epochs(
+  pk INTEGER PRIMARY KEY,
+  owner BLOB NOT NULL UNIQUE,
+  epoch INTEGER NOT NULL,
+  checksum INTEGER NOT NULL) STRICT;
+)sql";
+
+constexpr Migration kMigrations[] = {
+    {1, kVersion1}, {2, kVersion2}, {3, kVersion3}, {4, kVersion4}};
 
 Status apply(Connection& connection, const Migration& step) {
   INFERSCALE_ASSIGN_OR_RETURN(Transaction transaction,

@@ -75,6 +75,10 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<RecordKey>> all_record_keys() override;
   Result<std::vector<RecordEntry>> dependants_of(std::string_view fact_id) override;
 
+  // epochs.cc
+  Result<std::uint64_t> epoch(std::string_view tenant, std::string_view user) override;
+  Result<std::uint64_t> raise_epoch(std::string_view tenant, std::string_view user) override;
+
   // export.cc, restore.cc
   Status export_scope(const Scope& request, const CatalogVisitor& visitor) override;
   Result<std::vector<RestoreOutcome>> restore_turns(std::span<const Turn> turns,

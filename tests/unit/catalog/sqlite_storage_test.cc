@@ -118,7 +118,7 @@ TEST_F(SqliteStorage, ANewerSchemaIsRefusedAndLeftAlone) {
 TEST_F(SqliteStorage, ACatalogOfVersion1IsMigratedWithItsFacts) {
   unwrap(add(*unwrap(open()), "x"));
   tamper(
-      "DROP TABLE encode_failures; ALTER TABLE facts DROP COLUMN checksum;"
+      "DROP TABLE epochs; DROP TABLE encode_failures; ALTER TABLE facts DROP COLUMN checksum;"
       "ALTER TABLE fact_history DROP COLUMN checksum; ALTER TABLE turns DROP COLUMN checksum;"
       "ALTER TABLE fact_sources DROP COLUMN checksum; PRAGMA user_version=1");
   const auto catalog = unwrap(open());
