@@ -232,7 +232,8 @@ TEST(HttpClient, SpeaksTlsWithThoseItTrustsOnly) {
   const std::filesystem::path certificate =
       std::filesystem::path(testing::TempDir()) / "inferscale_fake_endpoint.pem";
   FakeEndpoint endpoint({http_reply(200, "hello"), http_reply(200, "hello")}, certificate);
-  const auto trusted = make_http_client(certificate)->send({.url = endpoint.url() + "/x"});
+  const auto trusted =
+      make_http_client({.ca_file = certificate})->send({.url = endpoint.url() + "/x"});
   ASSERT_TRUE(trusted.ok()) << trusted.status().to_string();
   EXPECT_EQ(trusted->body, "hello");
   const auto unknown = make_http_client()->send({.url = endpoint.url() + "/x"});
