@@ -24,6 +24,10 @@ struct MemoryOptions {
       model;  ///< GGUF of the served model; needed once something is encoded or asked
   std::filesystem::path
       embedder;  ///< GGUF of the embedding model; empty: retrieval by keywords alone
+  /// "vllm=http://HOST:PORT[,control=URL][,control-file=PATH]": a vLLM server with InferScale's
+  /// connector runs the model and keeps its records (docs/vllm.md); empty: the engine inside this
+  /// process, with `model`.
+  std::string engine;
   std::filesystem::path cache_directory;  ///< for derived files that may be lost
   /// What facts are encoded behind (ARCHITECTURE.md), as "window:8"; empty: what `reencode` chose
   /// for this data directory, else the built-in default.

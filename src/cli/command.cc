@@ -147,6 +147,9 @@ void Command::add_common_options(CommonOptions& options) {
        "Served model, a GGUF file [$INFERSCALE_MODEL, else the one that is installed]");
   text("--embedder", options.embedder, "FILE",
        "Embedding model, a GGUF file, or none: keywords alone [$INFERSCALE_EMBEDDER]");
+  text("--engine", options.engine, "vllm=URL",
+       "A vLLM server that runs the model instead: vllm=http://HOST:PORT"
+       "[,control=URL][,control-file=PATH] (docs/vllm.md)");
   text("--context", options.context, "CONTEXT",
        "What a fact is encoded behind: header, alone, or primer, names, turns, window, near, "
        "near_any, log, chain or source with a number [what reencode chose, else window:8]");

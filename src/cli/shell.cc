@@ -32,14 +32,26 @@ Result<Scope> Shell::scope() const {
 Result<std::optional<std::uint32_t>> Shell::top_j() const { return parse_top_j(options_.top_j); }
 
 Result<MemoryOptions> Shell::memory_options(ModelNeed need) const {
+  if (!options_.engine.empty()) {
+    return unsupported("--engine: this command works on the engine inside the program only");
+  }
+  return resolve(need);
+}
+
+Result<MemoryOptions> Shell::resolve(ModelNeed need) const {
   MemoryOptions memory;
   INFERSCALE_ASSIGN_OR_RETURN(memory.directory, data_directory(options_.data));
   memory.cache_directory = cache_directory();
-  Result<std::filesystem::path> model = find_model(options_.model);
-  if (!model.ok() && (need == ModelNeed::kRequired || names_model(options_.model))) {
-    return model.status();
+  memory.engine = options_.engine;
+  if (memory.engine.empty()) {
+    Result<std::filesystem::path> model = find_model(options_.model);
+    if (!model.ok() && (need == ModelNeed::kRequired || names_model(options_.model))) {
+      return model.status();
+    }
+    memory.model = model.ok() ? *model : std::filesystem::path();
+  } else if (!options_.model.empty()) {
+    return invalid_argument("--model: the server of --engine has its own; leave it out");
   }
-  memory.model = model.ok() ? *model : std::filesystem::path();
   INFERSCALE_ASSIGN_OR_RETURN(memory.embedder, find_embedder(options_.embedder));
   memory.encode_context = options_.context;
   INFERSCALE_ASSIGN_OR_RETURN(memory.top_j, top_j());
@@ -53,7 +65,7 @@ Result<MemoryOptions> Shell::memory_options(ModelNeed need) const {
 
 Result<std::unique_ptr<MemoryService>> Shell::open_service(ModelNeed need,
                                                            bool encode_in_background) const {
-  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, memory_options(need));
+  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, resolve(need));
   memory.encode_in_background = encode_in_background;
   if (memory.embedder.empty() && !names_embedder(options_.embedder)) {
     note(

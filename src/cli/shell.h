@@ -18,6 +18,7 @@ struct CommonOptions {
   std::string scope = "user=default";
   std::string model;
   std::string embedder;
+  std::string engine;   ///< empty: the embedded one
   std::string context;  ///< empty: the data directory's
   std::string top_j = "auto";
   std::string host_budget = "1GiB";
@@ -41,6 +42,7 @@ class Shell {
 
   [[nodiscard]] Result<Scope> scope() const;
   [[nodiscard]] Result<std::optional<std::uint32_t>> top_j() const;
+  /// For commands that work on the embedded engine alone. Errors: kUnsupported (--engine).
   [[nodiscard]] Result<MemoryOptions> memory_options(ModelNeed need) const;
   /// Commands that run long encode in the background; the others encode before they end.
   [[nodiscard]] Result<std::unique_ptr<MemoryService>> open_service(
@@ -62,6 +64,8 @@ class Shell {
   [[nodiscard]] const Action& action() const { return action_; }
 
  private:
+  [[nodiscard]] Result<MemoryOptions> resolve(ModelNeed need) const;
+
   CommonOptions options_;
   ProgressMeter progress_;
   Action action_;

@@ -53,7 +53,18 @@ struct Sampling {
   std::uint64_t seed = 0;
 };
 
+/// For whom a run is: an engine that others share keeps users apart by it. One inside this process
+/// has no use for it.
+struct RunFor {
+  Scope scope;
+  std::uint64_t epoch = 0;  ///< of (tenant, user), `Catalog::epoch`
+  std::uint32_t top_j = 0;  ///< of the answer
+  /// Runs with different ones share nothing that the engine keeps of its own accord.
+  std::string client_salt;
+};
+
 struct RunRequest {
+  RunFor run_for;
   std::vector<Segment> plan;
   std::vector<Branch>
       branches;  ///< at least one; generation needs exactly one, with at least one token

@@ -143,9 +143,8 @@ Result<PreparedPrompt> Answerer::prepare(const EngineParts& parts, const Prepare
   prompt.timings.lease = watch.elapsed_ms();
   const bool injects =
       std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.lease.ready(); });
-  std::uint32_t top_j = 0;
   if (injects) {
-    INFERSCALE_ASSIGN_OR_RETURN(top_j, effective_top_j(options));
+    INFERSCALE_ASSIGN_OR_RETURN(prompt.top_j, effective_top_j(options));
   }
 
   watch.restart();
@@ -154,7 +153,7 @@ Result<PreparedPrompt> Answerer::prepare(const EngineParts& parts, const Prepare
   for (const PreparedPrompt::Line& line : lines) {
     candidates.push_back({static_cast<std::uint32_t>(line.tokens.size()), line.lease.ready()});
   }
-  const PlanOrder order = order_plan(candidates, top_j, options.budget_tokens);
+  const PlanOrder order = order_plan(candidates, prompt.top_j, options.budget_tokens);
   prompt.fallbacks.add("context_full", static_cast<std::uint32_t>(order.dropped));
   for (const std::size_t i : order.injected) {
     prompt.lines.push_back(std::move(lines[i]));
@@ -279,6 +278,7 @@ Result<AskReply> Answerer::ask(const AskRequest& request) {
                               prepare_noted(use, [&] { return prepare_ask(*parts, request); }));
   PrefixSegment header = lease_header(core_, *parts);
   RunRequest run;
+  INFERSCALE_ASSIGN_OR_RETURN(run.run_for, core_.run_for(request.scope, prompt.top_j));
   run.cancelled = request.cancelled;
   run.allow_injection = request.inject;
   run.sampling = {request.max_tokens, request.temperature, 1.0F, 0, request.seed};

@@ -36,6 +36,7 @@ struct PreparedPrompt {
   std::vector<Line> lines;  ///< in prompt order
   std::vector<TokenId> tail;
   FallbackCounter fallbacks;
+  std::uint32_t top_j = 0;
   AskTimings timings;  ///< embed, retrieve, lease, plan
 
   [[nodiscard]] std::uint32_t line_tokens() const;

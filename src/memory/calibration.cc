@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 
 #include "base/log.h"
@@ -52,6 +53,10 @@ Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count,
                const WorkControl& control) {
   PrefixSegment header = lease_header(core, parts);
   RunRequest run;
+  INFERSCALE_ASSIGN_OR_RETURN(run.run_for, core.run_for(Scope()));
+  // What is measured is prefilling: none of it may be at hand from the round before.
+  static std::atomic<std::uint64_t> rounds{0};
+  run.run_for.client_salt = fmt::format("calibrate-{}-{}", now_us(), ++rounds);
   Branch branch;
   branch.tokens = probe.facts_and_question;
   if (header.cold) {

@@ -134,6 +134,8 @@ Result<AskReply> ServiceChat::answer(EngineParts& parts, const std::string& mess
   }
   PrefixSegment header;
   RunRequest run = make_run(parts, prompt, header);
+  INFERSCALE_ASSIGN_OR_RETURN(run.run_for,
+                              core_.run_for(options_.scope, options_.top_j.value_or(0)));
   run.cancelled = cancelled;
   TextStream stream(parts.engine->tokenizer(), on_text);
   run.on_token = [&stream](TokenId token) { return stream.push(token); };
@@ -167,7 +169,10 @@ Result<AskReply> ServiceChat::answer(EngineParts& parts, const std::string& mess
 
 Status ServiceChat::park(EngineParts& parts) {
   RunRequest run;
+  INFERSCALE_ASSIGN_OR_RETURN(run.run_for,
+                              core_.run_for(options_.scope, options_.top_j.value_or(0)));
   run.session = session_;
+  run.allow_injection = options_.inject;
   run.plan.push_back({history_, Lease()});
   Branch branch;
   branch.tokens = parts.prompt->link();

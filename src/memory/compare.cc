@@ -134,7 +134,7 @@ Result<CompareReply> Answerer::compare(const AskRequest& request, std::uint32_t 
   PrefixSegment header = lease_header(core_, *parts);
   if (header.cold) {
     // Every arm reuses the header, so it is made warm first: it is not what is compared.
-    INFERSCALE_RETURN_IF_ERROR(warm_header(core_, *parts));
+    INFERSCALE_RETURN_IF_ERROR(warm_header(core_, *parts, request.scope));
     header = lease_header(core_, *parts);
   }
   std::array<Arm, 3> arms;  // none, text, inject

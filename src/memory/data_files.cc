@@ -18,8 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 6> kNames = {
-    "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "catalog.lock", "secret", "kv"};
+constexpr std::array<std::string_view, 7> kNames = {"catalog.sqlite",
+                                                    "catalog.sqlite-wal",
+                                                    "catalog.sqlite-shm",
+                                                    "catalog.lock",
+                                                    "secret",
+                                                    "kv",
+                                                    "vllm"};
 constexpr std::string_view kTemporaryMark = ".tmp-";  // made by write_file_atomic
 constexpr mode_t kRights = 0777;
 

@@ -294,6 +294,7 @@ Status Encoder::encode_group(Job& job, EncodeGroup group) {
   for (const bool allow_records : {true, false}) {
     run = make_encode_run(core_, job.parts, job.spec.kind, group, lines, allow_records);
     run.request.cancelled = job.control.cancelled;
+    INFERSCALE_ASSIGN_OR_RETURN(run.request.run_for, core_.run_for(group.facts.front().scope));
     INFERSCALE_ASSIGN_OR_RETURN(result, job.parts.engine->run(std::move(run.request)));
     job.reply.tokens_prefilled += result.tokens_prefilled;
     if (run.as_planned(result)) {
@@ -337,11 +338,16 @@ Status Encoder::commit(Job& job, const EncodeGroup& group, const EncodeRun& run,
   entry.attended_turns = group.attended_turns;
   entry.attended_records = run.injected;
   const std::lock_guard lock(core_.record_mutex());
-  INFERSCALE_ASSIGN_OR_RETURN(const std::optional<RecordKey> replaced,
-                              core_.catalog().commit_record(entry));
-  if (replaced) {
-    const RecordKey old = *replaced;
-    if (auto erased = core_.store().erase(std::span(&old, 1)); !erased.ok()) {
+  const Scope& scope = group.facts[fact].scope;
+  const Result<std::optional<RecordKey>> replaced = core_.catalog().commit_record(entry);
+  if (!replaced.ok()) {
+    core_.erase_refused(scope, entry.key);
+    return replaced.status();
+  }
+  if (*replaced) {
+    const RecordKey old = **replaced;
+    const auto erased = core_.erase_records(scope, std::span(&old, 1));
+    if (!erased.ok()) {
       log_message(LogLevel::kWarning, erased.status().to_string());
     }
   }

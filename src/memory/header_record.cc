@@ -69,12 +69,13 @@ PrefixSegment lease_lines(ServiceCore& core, const EngineParts& parts,
   return prefix;
 }
 
-Status warm_header(ServiceCore& core, const EngineParts& parts) {
+Status warm_header(ServiceCore& core, const EngineParts& parts, const Scope& asker) {
   PrefixSegment header = lease_header(core, parts);
   if (!header.cold) {
     return {};
   }
   RunRequest run;
+  INFERSCALE_ASSIGN_OR_RETURN(run.run_for, core.run_for(asker));
   Branch branch;
   branch.captures.push_back(
       {0, static_cast<std::uint32_t>(header.segment.tokens.size()), header.meta});
@@ -117,7 +118,7 @@ Status drop_other_lines(ServiceCore& core, const EngineParts& parts, const Scope
   }
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<RecordKey> dropped,
                               core.catalog().drop_records(others));
-  return core.store().erase(dropped).status();
+  return core.erase_records(owner, dropped).status();
 }
 
 }  // namespace inferscale

@@ -30,8 +30,8 @@ struct PrefixSegment {
                                         const std::vector<std::vector<TokenId>>& lines,
                                         const Fact* owner);
 
-/// Prefills and keeps the header, unless it is at hand already.
-[[nodiscard]] Status warm_header(ServiceCore& core, const EngineParts& parts);
+/// Prefills and keeps the header, unless it is at hand already, on behalf of `asker`.
+[[nodiscard]] Status warm_header(ServiceCore& core, const EngineParts& parts, const Scope& asker);
 
 /// Stores a record that a run captured for `prefix`; null (the engine could not capture) is nothing
 /// to store. One that cannot be kept costs the next prompt its prefill and is logged: it never

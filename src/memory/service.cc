@@ -2,12 +2,38 @@
 
 #include <fmt/format.h>
 
+#include "base/file.h"
 #include "engine/llama/llama_engine.h"
+#include "engine/vllm/vllm_engine.h"
 #include "memory/calibration.h"
 #include "memory/chat.h"
 #include "retrieval/llama_embedder.h"
 
 namespace inferscale {
+
+namespace {
+
+Result<VllmOptions> vllm_options(const MemoryOptions& options) {
+  VllmOptions vllm;
+  INFERSCALE_ASSIGN_OR_RETURN(vllm.address, parse_vllm_address(options.engine));
+  vllm.control_file = options.directory / "vllm" / "control.json";
+  INFERSCALE_ASSIGN_OR_RETURN(vllm.secret, read_file(options.directory / "secret", 4096));
+  return vllm;
+}
+
+void use_vllm(ServiceDependencies& dependencies) {
+  dependencies.open_engine = [](const MemoryOptions& options) -> Result<std::unique_ptr<Engine>> {
+    INFERSCALE_ASSIGN_OR_RETURN(const VllmOptions vllm, vllm_options(options));
+    return open_vllm_engine(vllm);
+  };
+  dependencies.wrap_store = [](const MemoryOptions& options,
+                               std::unique_ptr<KvStore> local) -> Result<std::unique_ptr<KvStore>> {
+    INFERSCALE_ASSIGN_OR_RETURN(const VllmOptions vllm, vllm_options(options));
+    return make_vllm_store(vllm, std::move(local));
+  };
+}
+
+}  // namespace
 
 ServiceDependencies llama_dependencies() {
   ServiceDependencies dependencies;
@@ -37,6 +63,15 @@ ServiceDependencies llama_dependencies() {
   return dependencies;
 }
 
+Result<ServiceDependencies> service_dependencies(const MemoryOptions& options) {
+  ServiceDependencies dependencies = llama_dependencies();
+  if (!options.engine.empty()) {
+    INFERSCALE_RETURN_IF_ERROR(parse_vllm_address(options.engine).status());
+    use_vllm(dependencies);
+  }
+  return dependencies;
+}
+
 Result<std::unique_ptr<MemoryService>> open_memory_service(
     const MemoryOptions& options, const ServiceDependencies& dependencies) {
   INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<ServiceCore> core,
@@ -45,7 +80,9 @@ Result<std::unique_ptr<MemoryService>> open_memory_service(
 }
 
 Result<std::unique_ptr<MemoryService>> MemoryService::open(const MemoryOptions& options) {
-  return open_memory_service(options, llama_dependencies());
+  INFERSCALE_ASSIGN_OR_RETURN(const ServiceDependencies dependencies,
+                              service_dependencies(options));
+  return open_memory_service(options, dependencies);
 }
 
 Service::Service(std::unique_ptr<ServiceCore> core)

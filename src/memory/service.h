@@ -61,7 +61,7 @@ class Service final : public MemoryService {
   void start_worker();
   Result<EncodeQueueStats> encode_stats(const EngineParts& parts);
   Result<EraseOutcome> erase(const EraseRequest& request, DeleteReceipt& receipt);
-  [[nodiscard]] bool gone_from_tiers(const EraseOutcome& outcome);
+  [[nodiscard]] Status erase_records(const EraseOutcome& outcome, DeleteReceipt& receipt);
   void encode_dependants(const Scope& scope, const EraseOutcome& outcome,
                          const WorkControl& control, DeleteReceipt& receipt);
 

@@ -89,6 +89,10 @@ Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& opti
     store.directory = options.directory / "kv";
   }
   INFERSCALE_ASSIGN_OR_RETURN(core->store_, KvStore::open(store));
+  if (dependencies.wrap_store) {
+    INFERSCALE_ASSIGN_OR_RETURN(core->store_,
+                                dependencies.wrap_store(options, std::move(core->store_)));
+  }
   INFERSCALE_RETURN_IF_ERROR(core->sweep_orphans());
   INFERSCALE_RETURN_IF_ERROR(protect_data_directory(options.directory));
   return core;
@@ -208,6 +212,37 @@ void ServiceCore::notify_scope_erased(const Scope& scope) {
   const std::lock_guard lock(models_mutex_);
   if (retriever_) {
     retriever_->on_scope_erased(scope);
+  }
+}
+
+Result<RunFor> ServiceCore::run_for(const Scope& scope, std::uint32_t top_j) {
+  RunFor run{scope, 0, top_j};
+  if (dependencies_.wrap_store) {
+    INFERSCALE_ASSIGN_OR_RETURN(run.epoch, catalog_->epoch(scope.tenant, scope.user));
+  }
+  return run;
+}
+
+Result<EraseCounts> ServiceCore::erase_records(const Scope& scope,
+                                               std::span<const RecordKey> keys) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::uint64_t epoch, catalog_->epoch(scope.tenant, scope.user));
+  return store_->erase_owned({scope.tenant, scope.user, epoch}, keys);
+}
+
+void ServiceCore::erase_refused(const Scope& scope, const RecordKey& key) {
+  if (!dependencies_.wrap_store) {
+    return;  // then it was never stored
+  }
+  Status status = catalog_->raise_epoch(scope.tenant, scope.user).status();
+  if (status.ok()) {
+    const auto erased = erase_records(scope, std::span(&key, 1));
+    status = !erased.ok()                ? erased.status()
+             : erased->unreached.empty() ? Status()
+                                         : unavailable(erased->unreached);
+  }
+  if (!status.ok()) {
+    log_message(LogLevel::kWarning,
+                "a record that is not used stays with the engine for now: " + status.to_string());
   }
 }
 

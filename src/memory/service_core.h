@@ -31,12 +31,18 @@ namespace inferscale {
 struct ServiceDependencies {
   std::function<Result<std::unique_ptr<Engine>>(const MemoryOptions&)> open_engine;
   std::function<Result<std::unique_ptr<Embedder>>(const MemoryOptions&)>
-      open_embedder;                            ///< may give null
+      open_embedder;  ///< may give null
+  /// Puts a store of records that an engine keeps in front of the data directory's own. Null: the
+  /// data directory keeps them all.
+  std::function<Result<std::unique_ptr<KvStore>>(const MemoryOptions&, std::unique_ptr<KvStore>)>
+      wrap_store;
   FileSystem* files = nullptr;                  ///< of everything but the catalog; null: posix
   std::function<TimestampUs()> clock = now_us;  ///< for what is tried again later
 };
 /// libllama for both.
 [[nodiscard]] ServiceDependencies llama_dependencies();
+/// The same, but the engine that the options name. Errors: kInvalidArgument.
+[[nodiscard]] Result<ServiceDependencies> service_dependencies(const MemoryOptions& options);
 
 /// `MemoryService::open` with other models.
 [[nodiscard]] Result<std::unique_ptr<MemoryService>> open_memory_service(
@@ -81,6 +87,18 @@ class ServiceCore {
   void notify_added(const Scope& scope, const std::string& fact_id, const TextVectors& vectors);
   void notify_removed(const Scope& scope, const std::string& fact_id);
   void notify_scope_erased(const Scope& scope);
+
+  /// For whom a run is. Only an engine that keeps records needs the epoch. Errors: those of the
+  /// catalog.
+  [[nodiscard]] Result<RunFor> run_for(const Scope& scope, std::uint32_t top_j = 0);
+  /// Erases records of `scope`'s owner, whose epoch the catalog has raised for it, wherever they
+  /// are. Errors: those of the store and the catalog; kUnavailable when an engine that keeps
+  /// records does not answer is none (`EraseCounts::unreached`). REQUIRES: record_mutex is held.
+  [[nodiscard]] Result<EraseCounts> erase_records(const Scope& scope,
+                                                  std::span<const RecordKey> keys);
+  /// Erases a record that an engine has captured and the catalog has refused: nothing names it, so
+  /// no delete would find it. REQUIRES: record_mutex is held.
+  void erase_refused(const Scope& scope, const RecordKey& key);
 
   /// Meta of records that this service writes now, but for context id and scope.
   [[nodiscard]] RecordMeta record_meta(const EngineParts& parts) const;

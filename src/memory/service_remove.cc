@@ -1,6 +1,4 @@
 // Deletion: the catalog first, then the tiers, then whoever uses what is gone; and its receipt.
-#include <algorithm>
-
 #include "base/log.h"
 #include "memory/service.h"
 
@@ -60,21 +58,35 @@ Result<EraseOutcome> Service::erase(const EraseRequest& request, DeleteReceipt& 
       core_->answers().note_erased(outcome.erased, request.old_versions, outcome.records);
   receipt.answers_running = users.answers;
   receipt.chats_open = users.conversations;
-  INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased, core_->store().erase(outcome.records));
-  receipt.records_host = erased.host;
-  receipt.records_disk = erased.disk;
-  receipt.records_in_use = erased.leased;
-  receipt.verified = outcome.verified;
-  if (!gone_from_tiers(outcome)) {
+  INFERSCALE_RETURN_IF_ERROR(erase_records(outcome, receipt));
+  if (core_->store().contains_any(outcome.records)) {
     receipt.verified = false;
     receipt.note = "records were found again in a tier after the erase";
   }
   return outcome;
 }
 
-bool Service::gone_from_tiers(const EraseOutcome& outcome) {
-  return std::none_of(outcome.records.begin(), outcome.records.end(),
-                      [&](const RecordKey& key) { return core_->store().contains(key); });
+/// Mostly all records are of one owner; where others' saw what was erased, each is told of all.
+Status Service::erase_records(const EraseOutcome& outcome, DeleteReceipt& receipt) {
+  receipt.verified = outcome.verified;
+  std::vector<OwnerEpoch> owners = outcome.owners;
+  if (owners.empty() && !outcome.records.empty()) {
+    owners.emplace_back();  // of nobody
+  }
+  for (const OwnerEpoch& owner : owners) {
+    INFERSCALE_ASSIGN_OR_RETURN(const EraseCounts erased,
+                                core_->store().erase_owned(owner, outcome.records));
+    receipt.records_gpu += erased.gpu;
+    receipt.records_host += erased.host;
+    receipt.records_disk += erased.disk;
+    receipt.records_in_use += erased.leased;
+    if (!erased.unreached.empty()) {
+      receipt.verified = false;
+      receipt.note = "the engine that keeps records did not confirm: " + erased.unreached +
+                     "; it can use none of them, and erases them before it serves this user again";
+    }
+  }
+  return Status();
 }
 
 void Service::encode_dependants(const Scope& scope, const EraseOutcome& outcome,
