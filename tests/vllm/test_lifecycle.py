@@ -377,8 +377,9 @@ def test_the_store_is_full(engine, client, prompt, monkeypatch, tmp_path, fresh)
         answer = capture(engine, client, prompt, [wanted], client_salt="full")
     tiny.close()
     assert answer.finish == "length"
-    assert engine.control.get(f"/v1/trace?request={answer.reply['request']}")["captured"] == []
-    assert engine.side.totals().get("fallback:store_full", 0) == 1
+    trace = engine.control.get(f"/v1/trace?request={answer.reply['request']}")
+    assert trace["captured"] == [] and trace["fallbacks"] == [{"reason": "capture_store_full", "count": 1}]
+    assert engine.side.totals()["fallback:capture_store_full"] == 1
 
 
 def test_prompt_log_probabilities_are_served_as_text(engine, client, prompt, key, fresh):

@@ -316,9 +316,11 @@ class SchedulerSide:
                     trace.captured = [*trace.captured, key]
         for rank, key, reason in acks.refused:
             self.book.lost(rank, key)
-            self._capturing.pop(key, None)
             self.count(f"fallback:{reason}")
-            if reason == "wrong_rotation" and not self.stopped:
+            trace = self._capturing.pop(key, None)
+            if trace is not None:
+                trace.fallbacks[reason] += 1
+            if reason == "capture_rotation" and not self.stopped:
                 self.stopped = "the model does not rotate keys as its configuration says"
                 self._injecting = False
                 logger.error("InferScale: no injection from now on: %s", self.stopped)

@@ -194,7 +194,7 @@ class WorkerSide:
                 reason = self._capture(job)
             except Exception as error:
                 logger.warning("InferScale: request %s: capture failed: %s", job.request_id, error)
-                reason = "store_full" if isinstance(error, MemoryError) else "capture_failed"
+                reason = "capture_store_full" if isinstance(error, MemoryError) else "capture_failed"
             if reason is None:
                 self._acks.captured.append((self._rank, job.key))
             else:
@@ -210,7 +210,7 @@ class WorkerSide:
         keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
         values = torch.stack([value for _, value in rows]).cpu().contiguous()
         if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
-            return "wrong_rotation"
+            return "capture_rotation"
         return self._records.capture(
             job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
         )
