@@ -11,7 +11,8 @@ from server import VllmServer
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def pytest_configure():
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes minutes")
     # The default would end the run without its fixtures' ends, and leave servers behind.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", 143))
 
