@@ -122,7 +122,7 @@ Result<std::vector<Lease>> CaseMemory::lease(std::span<const std::size_t> facts)
 }
 
 Result<Segment> CaseMemory::header() {
-  INFERSCALE_RETURN_IF_ERROR(warm_header(*core_, *parts_));
+  INFERSCALE_RETURN_IF_ERROR(warm_header(*core_, *parts_, kCaseScope));
   PrefixSegment header = lease_header(*core_, *parts_);
   if (header.cold) {
     return unavailable("the header's record is not at hand; raise --host-budget");
