@@ -255,7 +255,9 @@ struct DeleteReceipt {
   bool dry_run = false;          ///< nothing was erased: the counts are what would go
   bool verified = false;         ///< catalog, keyword index, vectors and tiers were read again, and
                                  ///< nothing was found
-  std::string note;              ///< why not
+  /// Not verified because an engine of its own that keeps records did not answer, no other reason.
+  bool engine_away = false;
+  std::string note;  ///< why not
 };
 
 struct DoctorCheck {

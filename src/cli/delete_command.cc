@@ -83,7 +83,7 @@ Result<int> run_delete(Shell& shell, const DeleteArgs& args) {
                               service->remove(request, !args.no_wait, shell.work_control()));
   shell.progress().finish();
   print_receipt(shell, receipt);
-  return receipt.verified || receipt.dry_run ? 0 : error_row(StatusCode::kInternal).exit_code;
+  return receipt_exit_code(receipt);
 }
 
 }  // namespace

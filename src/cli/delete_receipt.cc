@@ -36,4 +36,12 @@ void print_receipt(const Shell& shell, const DeleteReceipt& receipt) {
   shell.print(text);
 }
 
+int receipt_exit_code(const DeleteReceipt& receipt) {
+  if (receipt.verified || receipt.dry_run) {
+    return 0;
+  }
+  return error_row(receipt.engine_away ? StatusCode::kUnavailable : StatusCode::kInternal)
+      .exit_code;
+}
+
 }  // namespace inferscale::cli

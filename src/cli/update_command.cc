@@ -56,7 +56,7 @@ Result<int> run_update(Shell& shell, const UpdateArgs& args) {
     print_fact(shell, fact);
     print_receipt(shell, receipt);
   }
-  return receipt.verified ? 0 : error_row(StatusCode::kInternal).exit_code;
+  return receipt_exit_code(receipt);
 }
 
 }  // namespace

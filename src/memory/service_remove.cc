@@ -81,6 +81,7 @@ Status Service::erase_records(const EraseOutcome& outcome, DeleteReceipt& receip
     receipt.records_disk += erased.disk;
     receipt.records_in_use += erased.leased;
     if (!erased.unreached.empty()) {
+      receipt.engine_away = receipt.engine_away || receipt.verified;
       receipt.verified = false;
       receipt.note = "the engine that keeps records did not confirm: " + erased.unreached +
                      "; it can use none of them, and erases them before it serves this user again";

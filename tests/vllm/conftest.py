@@ -24,9 +24,9 @@ def model_folder() -> str:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def start_server(model_folder):
-    """A function (name, arguments, environment) that starts a server and waits for it; all end with the run."""
+    """A function (name, arguments, environment) that starts a server and waits for it; all end with the module."""
     running = []
 
     def start(name: str, arguments: dict | None = None, environment: dict | None = None) -> VllmServer:
@@ -41,7 +41,7 @@ def start_server(model_folder):
         server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plain_server(start_server) -> VllmServer:
     """vLLM as it is, with no connector."""
     return start_server("plain")

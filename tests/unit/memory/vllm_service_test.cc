@@ -123,6 +123,7 @@ TEST_F(VllmService, ADeleteWhileTheServerIsAwayIsMadeUpForBeforeItServes) {
   const DeleteReceipt receipt = rig_.remove(delete_ids(user("alice"), {ids[0]}), false);
   EXPECT_EQ(receipt.facts, 1U);
   EXPECT_FALSE(receipt.verified);
+  EXPECT_TRUE(receipt.engine_away);
   EXPECT_THAT(receipt.note, HasSubstr("erases them before it serves this user again"));
   EXPECT_EQ(rig_.server->epoch("alice"), 0U);
 
