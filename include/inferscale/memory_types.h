@@ -245,19 +245,16 @@ struct DeleteReceipt {
   std::uint64_t records_gpu = 0, records_host = 0, records_disk = 0;
   std::uint64_t record_entries = 0;  ///< records that the catalog named, wherever they were
   std::uint64_t records_in_use = 0;  ///< of those: leased by an answer, wiped when it ends
-  std::uint64_t dependants =
-      0;  ///< live facts that lost their record because they saw an erased one
+  std::uint64_t dependants = 0;      ///< live facts whose record saw an erased one, and is gone
   std::uint64_t dependants_reencoded = 0;
   /// Answers under way that use what was erased (as text, as KV, or through KV that saw it); they
   /// may finish.
   std::uint64_t answers_running = 0;
   std::uint64_t chats_open = 0;  ///< conversations that hold it; they start over at the next turn
   bool dry_run = false;          ///< nothing was erased: the counts are what would go
-  bool verified = false;         ///< catalog, keyword index, vectors and tiers were read again, and
-                                 ///< nothing was found
-  /// Not verified because an engine of its own that keeps records did not answer, no other reason.
-  bool engine_away = false;
-  std::string note;  ///< why not
+  bool verified = false;         ///< catalog, indices and tiers were read again: nothing was found
+  bool engine_away = false;      ///< not verified only because the server with the records is away
+  std::string note;              ///< why not verified
 };
 
 struct DoctorCheck {
