@@ -52,7 +52,7 @@ def summary(values):
 
 
 def memcpy_ms(engine, tokens):
-    shape = engine.worker._spec_dict["shape"]
+    shape = engine.worker._shape
     size = (2, shape["n_layers"], max(1, tokens), shape["n_kv_heads"], shape["head_dim_k"])
     source, target = np.ones(size, np.float32), np.zeros(size, np.float32)
     times = []

@@ -8,6 +8,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ BOB = {"tenant": "acme", "user": "bob", "agent": "", "run": ""}
 ACME = {"tenant": "acme", "user": "", "agent": "", "run": ""}
 SYSTEM = {"tenant": "", "user": "", "agent": "", "run": ""}
 NO_CONTEXT = "00" * 16
+BLOCK = 32  # tokens, of the engines made here
 
 HEADER = (
     "<|im_start|>system\nYou are a helpful assistant with a good memory.<|im_end|>\n"
@@ -86,7 +88,7 @@ class Engine:
         transfer = dict(options.pop("transfer", {}))
         settings: dict[str, Any] = {
             "model": model, "dtype": "float32", "enforce_eager": True, "seed": 0,
-            "max_model_len": 1024, "max_num_batched_tokens": 1024, "block_size": 32,
+            "max_model_len": 1024, "max_num_batched_tokens": 1024, "block_size": BLOCK,
             "num_gpu_blocks_override": 256, "kv_cache_memory_bytes": 768 << 20,
             "enable_prefix_caching": True, "disable_log_stats": False,
         } | options
@@ -252,3 +254,26 @@ def encode_fact(engine: Engine, client: Client, header: list[int], fact: list[in
     wanted = client.range(prompt, len(header), len(prompt), "header", context)
     capture(engine, client, prompt, [wanted])
     return wanted["key"]
+
+
+def first_layer_rows(engine: Engine, begin: int, end: int, ask: Callable[[], Any]) -> tuple[Any, np.ndarray, np.ndarray]:
+    """What ``ask`` returns, which sends one request, and keys and values [T, H, D] of its tokens begin to end - 1 in
+    the first layer, as they are in the cache afterwards."""
+    from inferscale.vllm.layout import split_slots
+
+    engine.llm.reset_prefix_cache()
+    tables: list[list[int]] = []
+    allocated = engine.side.allocated
+
+    def spy(request: Any, block_ids: list[int], count: int) -> None:
+        tables.append(list(block_ids))
+        allocated(request, block_ids, count)
+
+    engine.side.allocated = spy
+    try:
+        answer = ask()
+    finally:
+        engine.side.allocated = allocated
+    slots = split_slots(tables[0], 0, begin, end, BLOCK)
+    key, value = engine.worker._reader.read(0, slots)
+    return answer, key.clone().numpy(), value.clone().numpy()

@@ -4,9 +4,8 @@ same conversation computed in one piece."""
 from __future__ import annotations
 
 import pytest
-from harness import Client, capture, difference
+from harness import BLOCK, Client, capture, difference
 
-BLOCK = 32
 TURNS = 10
 EXACT = 2e-3  # ten turns of rounding instead of one
 

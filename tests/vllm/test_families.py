@@ -7,10 +7,8 @@ import random
 
 import numpy as np
 import pytest
-from harness import Client, capture, difference
+from harness import Client, capture, difference, first_layer_rows
 from tiny_model import FAMILIES, make
-
-BLOCK = 32
 
 
 def start(engines, name, tmp_path, **options):
@@ -31,13 +29,7 @@ def test_family(engines, name, tmp_path):
     info = engine.control.get("/v1/info")
     assert info["injection"] is True, info["reason"]
     client = Client.of(engine)
-    prompt = random_ids(300, 1)
-    plain = engine.one(prompt, detokenize=False)
-    wanted = client.range(prompt, 0, 277)
-    capture(engine, client, prompt, [wanted], client_salt="a")
-    answer = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="b"), detokenize=False)
-    assert answer.injected == 277
-    assert answer.tokens == plain.tokens and difference(answer, plain) <= 2e-3
+    captured_prefix(engine, client)
 
     # The rows of one token in the first layer, at another position than where they were captured.
     fact = random_ids(40, 2)
@@ -56,33 +48,14 @@ def test_family(engines, name, tmp_path):
 
 
 def rows(engine, prompt, request):
-    """Keys and values of tokens 201 to 240 of the first layer, as they are in the cache afterwards."""
-    from inferscale.vllm.layout import split_slots
-
-    engine.llm.reset_prefix_cache()
-    tables = []
-    allocated = engine.side.allocated
-
-    def spy(request, block_ids, count):
-        tables.append(list(block_ids))
-        allocated(request, block_ids, count)
-
-    engine.side.allocated = spy
-    try:
-        engine.one(prompt, request, max_tokens=1, detokenize=False)
-    finally:
-        engine.side.allocated = allocated
-    slots = split_slots(tables[0], 0, 201, 241, BLOCK)
-    key, value = engine.worker._reader.read(0, slots)
-    return key.clone().numpy(), value.clone().numpy()
+    """Keys and values of tokens 201 to 240 of the first layer."""
+    return first_layer_rows(
+        engine, 201, 241, lambda: engine.one(prompt, request, max_tokens=1, detokenize=False)
+    )[1:]
 
 
-def test_two_ranks(engines, tmp_path):
-    """Each rank has its shard of heads; a record counts when both have it, and both erase it."""
-    engine = start(engines, "llama", tmp_path, tensor_parallel_size=2)
-    info = engine.control.get("/v1/info")
-    assert info["injection"] is True and info["ranks"] == 2, info["reason"]
-    client = Client.of(engine)
+def captured_prefix(engine, client):
+    """The record of a prompt's first 277 tokens, which was seen to serve them as the engine itself does."""
     prompt = random_ids(300, 1)
     plain = engine.one(prompt, detokenize=False)
     wanted = client.range(prompt, 0, 277)
@@ -90,8 +63,19 @@ def test_two_ranks(engines, tmp_path):
     answer = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="b"), detokenize=False)
     assert answer.injected == 277
     assert answer.tokens == plain.tokens and difference(answer, plain) <= 2e-3
+    return wanted["key"]
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, wide"])  # one head a rank, two heads a rank
+def test_two_ranks(engines, name, tmp_path):
+    """Each rank has its shard of heads; a record counts when both have it, and both erase it."""
+    engine = start(engines, name, tmp_path, tensor_parallel_size=2)
+    info = engine.control.get("/v1/info")
+    assert info["injection"] is True and info["ranks"] == 2, info["reason"]
+    client = Client.of(engine)
+    key = captured_prefix(engine, client)
     receipt = engine.control.post(
-        "/v1/erase", {"tenant": "acme", "user": "alice", "epoch": 2, "keys": [wanted["key"]]}
+        "/v1/erase", {"tenant": "acme", "user": "alice", "epoch": 2, "keys": [key]}
     )
     assert receipt["ranks"] == 2 and receipt["records"] == 1 and receipt["erased"]["host"] == 2
     stats = engine.control.get("/v1/stats")

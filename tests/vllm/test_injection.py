@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from harness import (
     ALICE,
+    BLOCK,
     BOB,
     FACTS,
     HEADER,
@@ -17,12 +18,11 @@ from harness import (
     capture,
     difference,
     encode_fact,
+    first_layer_rows,
 )
 
 # f32 weights, cache and store: the same arithmetic up to the rounding of a rotation and its inverse.
 EXACT = 1e-3
-# One record encoded apart from the others is an approximation; which of two arms ran is visible.
-BLOCK = 32
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +76,7 @@ def test_e2_first_layer_keys_are_the_engines_own_at_the_new_place(engine, client
     end = len(prompt) - len(engine.ids(QUESTION))
 
     def rows(answer_of):
-        engine.llm.reset_prefix_cache()
-        tables = {}
-        side = engine.side
-        allocated = side.allocated
-
-        def spy(request, block_ids, count):
-            tables["blocks"] = list(block_ids)
-            allocated(request, block_ids, count)
-
-        side.allocated = spy
-        try:
-            answer = answer_of()
-        finally:
-            side.allocated = allocated
-        from inferscale.vllm.layout import split_slots
-
-        slots = split_slots(tables["blocks"], 0, 0, end, BLOCK)
-        key, value = engine.worker._reader.read(0, slots)
-        return answer, key.clone().numpy(), value.clone().numpy()
+        return first_layer_rows(engine, 0, end, answer_of)
 
     request = own_salt(client, "e2", inject=[header_range["key"], *(keys[i] for i in order)])
     injected, keys_there, values_there = rows(lambda: engine.one(prompt, request, max_tokens=1))

@@ -7,7 +7,6 @@ import pytest
 from harness import BOB, FACTS, HEADER, QUESTION, Client, capture, difference
 
 EXACT = 1e-3
-BLOCK = 32
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 from harness import FACTS, HEADER, QUESTION, Client, capture, difference
 
 EXACT = 1e-3
-BLOCK = 32
 BLOCKS = 26
 LOADED = 120  # tokens of the record that most tests inject
 

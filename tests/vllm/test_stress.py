@@ -10,7 +10,6 @@ from harness import HEADER, QUESTION, Client, capture
 
 REQUESTS = 300
 AT_ONCE = 8
-BLOCK = 32
 TIE = 1e-3  # of log-probabilities: closer than this, either token is right
 TOKENS = 6
 

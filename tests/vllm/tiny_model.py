@@ -17,6 +17,7 @@ SHAPE: dict[str, Any] = {
 # name -> (class of transformers, what its configuration has besides)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"rope_theta": 10000.0}),
+    "llama, wide": ("Llama", {"rope_theta": 10000.0, "num_key_value_heads": 4}),
     "llama, linear": ("Llama", {"rope": {"rope_type": "linear", "factor": 4.0}}),
     "llama, llama3": (
         "Llama",

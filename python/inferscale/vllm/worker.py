@@ -67,9 +67,9 @@ class WorkerSide:
         canonical = model.canonical_settings(self._config, whole)
         cache = str(self._settings.data_dir / "fingerprints")
         whole["fingerprint"] = _core.hf_fingerprint(files, canonical, cache)
-        heads = max(1, whole["shape"]["n_kv_heads"] // self._n_ranks)
-        self._spec_dict = whole | {"shape": whole["shape"] | {"n_kv_heads": heads}}
-        self._spec = _core.ModelSpec.from_dict(self._spec_dict)
+        heads = self._config.model_config.get_num_kv_heads(self._config.parallel_config)
+        self._shape = whole["shape"] | {"n_kv_heads": heads}  # of this rank
+        self._spec = _core.ModelSpec.from_dict(whole)
         self._max_positions = int(self._config.model_config.max_model_len)
         store = _core.RecordStore(
             str(self._settings.data_dir / f"rank-{self._rank}"),
@@ -92,7 +92,7 @@ class WorkerSide:
 
     def _load_tokens(self) -> int:
         """How many tokens' records the host budget holds at once: more cannot be loaded for a request."""
-        shape = self._spec_dict["shape"]
+        shape = self._shape
         width = shape["n_kv_heads"] * (shape["head_dim_k"] + shape["head_dim_v"]) * shape["n_layers"]
         size = width * (4 if self._settings.store_codec == "f32" else 2)
         return int(0.9 * self._settings.host_budget / size)
@@ -100,10 +100,7 @@ class WorkerSide:
     def _check(self, adapter: ModuleType, caches: dict[str, torch.Tensor]) -> None:
         model.check_config(self._config)
         self._block_size = model.check_cache_config(self._cache_config)
-        shape = self._spec_dict["shape"]
-        heads = self._config.model_config.get_num_kv_heads(self._config.parallel_config)
-        if heads != shape["n_kv_heads"]:
-            raise model.Refused(f"a rank has {heads} KV heads, not {shape['n_kv_heads']}")
+        shape = self._shape
         names = sorted(caches, key=_layer_number)
         tensors = [caches[name] for name in names]
         if len({tensor.data_ptr() for tensor in tensors}) != len(tensors) != 0:
@@ -114,12 +111,14 @@ class WorkerSide:
         self._writer = adapter.make_writer(adapter.attention_layers(self._config, names), tensors)
         self._reader = adapter.make_reader(tensors, num_blocks)
         self._device, self._dtype = tensors[0].device, tensors[0].dtype
-        rope = probe.check_rope(adapter, self._spec, self._spec_dict["rope"], self._max_positions)
+        rope = probe.check_rope(adapter, self._spec, self._about["rope"], self._max_positions)
         probe.check_cache(
-            self._writer, self._reader, tensors, num_blocks, self._block_size, heads,
-            shape["head_dim_k"],
+            self._writer, self._reader, tensors, num_blocks, self._block_size,
+            shape["n_kv_heads"], shape["head_dim_k"],
         )
-        probe.check_rotation(adapter, rope, self._spec, shape, self._max_positions)
+        probe.check_rotation(
+            adapter, rope, self._spec, self._about["shape"], self._max_positions
+        )
         self._repeated = probe.RepeatedTokens(self._spec, self._max_positions)
 
     def _handlers(self) -> dict[str, Any]:
@@ -169,7 +168,7 @@ class WorkerSide:
 
     def _rows(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[layers, count, heads, dim] of keys and of values, in memory that is kept for the next time."""
-        shape = self._spec_dict["shape"]
+        shape = self._shape
         layers, heads, dim = shape["n_layers"], shape["n_kv_heads"], shape["head_dim_k"]
         size = layers * count * heads * dim
         if self._buffers is None or self._buffers[0].numel() < size:
@@ -206,7 +205,7 @@ class WorkerSide:
         end = job.begin + len(job.tokens)
         slots = split_slots(job.block_ids, job.first_block, job.begin, end, self._block_size)
         slots = slots.to(self._device)
-        rows = [self._reader.read(layer, slots) for layer in range(self._spec_dict["shape"]["n_layers"])]
+        rows = [self._reader.read(layer, slots) for layer in range(self._shape["n_layers"])]
         keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
         values = torch.stack([value for _, value in rows]).cpu().contiguous()
         if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
