@@ -20,6 +20,13 @@ namespace {
 
 constexpr std::uint64_t kMaxU32 = 0xFFFFFFFF;
 
+/// Runs `call`, which may read or write files, without the GIL.
+template <typename Call>
+auto unlocked(Call call) {
+  nb::gil_scoped_release released;
+  return call();
+}
+
 std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uint64_t host_budget,
                                 std::uint64_t disk_budget, const ModelSpec& spec,
                                 const std::string& codec, std::uint32_t shard_index,
@@ -36,18 +43,7 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
   options.shard_index = shard_index;
   options.shard_count = shard_count;
   options.max_positions = max_positions;
-  Result<std::unique_ptr<RankStore>> opened = [&] {
-    nb::gil_scoped_release unlocked;
-    return RankStore::open(std::move(options));
-  }();
-  return take(std::move(opened));
-}
-
-/// Runs `call`, which may read or write files, without the GIL.
-template <typename Call>
-auto unlocked(Call call) {
-  nb::gil_scoped_release released;
-  return call();
+  return take(unlocked([&] { return RankStore::open(std::move(options)); }));
 }
 
 LoadItem to_item(nb::handle value) {

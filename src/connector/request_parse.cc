@@ -291,30 +291,34 @@ Status read_all(Fields& fields, RequestParams* out) {
   return read_captures(fields, &out->capture);
 }
 
-}  // namespace
-
-Result<RequestParams> parse_params(std::string_view json_text, std::span<const std::byte> secret) {
-  if (secret.size() < kMinSecretBytes) {
-    return invalid_argument(
-        fmt::format("secret must have at least {} bytes, not {}", kMinSecretBytes, secret.size()));
+Status verify(const json* signature, const RequestParams& params,
+              std::span<const std::byte> secret) {
+  if (signature == nullptr) {
+    return permission_denied("parameters are not signed");
   }
+  const std::optional<std::array<std::byte, 32>> given = read_signature(*signature);
+  if (!given) {
+    return invalid_argument("signature must be a string of 64 hexadecimal digits");
+  }
+  if (!equal_in_constant_time(*given, sign_params(params, secret))) {
+    return permission_denied("the signature does not belong to these parameters and secret");
+  }
+  return Status();
+}
+
+/// Without a secret a signature is a field that is not known.
+Result<RequestParams> read_params(std::string_view json_text,
+                                  std::optional<std::span<const std::byte>> secret) {
   try {
     INFERSCALE_ASSIGN_OR_RETURN(
         const json object, parse_json_object("parameters", json_text, kMaxParamsBytes, kMaxDepth));
     Fields fields("", object);
     RequestParams params;
     INFERSCALE_RETURN_IF_ERROR(read_all(fields, &params));
-    const json* signature = fields.find("signature");
+    const json* signature = secret ? fields.find("signature") : nullptr;
     INFERSCALE_RETURN_IF_ERROR(fields.finish());
-    if (signature == nullptr) {
-      return permission_denied("parameters are not signed");
-    }
-    const std::optional<std::array<std::byte, 32>> given = read_signature(*signature);
-    if (!given) {
-      return invalid_argument("signature must be a string of 64 hexadecimal digits");
-    }
-    if (!equal_in_constant_time(*given, sign_params(params, secret))) {
-      return permission_denied("the signature does not belong to these parameters and secret");
+    if (secret) {
+      INFERSCALE_RETURN_IF_ERROR(verify(signature, params, *secret));
     }
     return params;
   } catch (const std::bad_alloc&) {
@@ -322,18 +326,18 @@ Result<RequestParams> parse_params(std::string_view json_text, std::span<const s
   }
 }
 
-Result<RequestParams> parse_unsigned_params(std::string_view json_text) {
-  try {
-    INFERSCALE_ASSIGN_OR_RETURN(
-        const json object, parse_json_object("parameters", json_text, kMaxParamsBytes, kMaxDepth));
-    Fields fields("", object);
-    RequestParams params;
-    INFERSCALE_RETURN_IF_ERROR(read_all(fields, &params));
-    INFERSCALE_RETURN_IF_ERROR(fields.finish());
-    return params;
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("not enough memory to read the parameters");
+}  // namespace
+
+Result<RequestParams> parse_params(std::string_view json_text, std::span<const std::byte> secret) {
+  if (secret.size() < kMinSecretBytes) {
+    return invalid_argument(
+        fmt::format("secret must have at least {} bytes, not {}", kMinSecretBytes, secret.size()));
   }
+  return read_params(json_text, secret);
+}
+
+Result<RequestParams> parse_unsigned_params(std::string_view json_text) {
+  return read_params(json_text, std::nullopt);
 }
 
 }  // namespace inferscale

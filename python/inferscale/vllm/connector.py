@@ -32,7 +32,7 @@ class InferScaleConnector(KVConnectorBase_V1):
         """Raises ValueError for settings that are not known, so that vLLM does not start."""
         super().__init__(vllm_config, role, kv_cache_config)
         self.faults = Faults()
-        self._fault_counts: dict[str, int] = {}
+        self._reported_faults = 0
         self._settings = load_settings(self._kv_transfer_config.kv_connector_extra_config)
         self._adapter = versions.find_adapter(vllm_version)
         self._reason = "" if self._adapter else versions.unknown_version(vllm_version)
@@ -171,9 +171,9 @@ class InferScaleConnector(KVConnectorBase_V1):
     def get_kv_connector_stats(self) -> InferScaleStats | None:
         counters: dict[str, int] = self._scheduler.take_counters() if self._scheduler else {}
         errors = sum(self.faults.counts().values())
-        if errors > self._fault_counts.get("sum", 0):
-            counters["hook_errors"] = errors - self._fault_counts.get("sum", 0)
-            self._fault_counts["sum"] = errors
+        if errors > self._reported_faults:
+            counters["hook_errors"] = errors - self._reported_faults
+            self._reported_faults = errors
         seconds = self._worker.take_load_seconds() if self._worker is not None else []
         stats = InferScaleStats.of(counters, seconds)
         return None if stats.is_empty() else stats

@@ -193,12 +193,7 @@ Result<Json> ControlClient::call(const char* method, const std::string& path, co
           "the vLLM server's connector has another secret: give it the file `secret` of this data "
           "directory as secret_file, and start it again");
     }
-    if (sent->status < 200 || sent->status > 299) {
-      return reply_error(call.url, *sent);
-    }
-    Json parsed = Json::parse(sent->body, nullptr, false);
-    return parsed.is_object() ? Result<Json>(std::move(parsed))
-                              : Result<Json>(unavailable(call.url + ": the reply is no JSON"));
+    return reply_object(call.url, *sent);
   }
   return unavailable(fmt::format(
       "control channel of the vLLM server: {} does not answer; is the server running?", before));

@@ -55,16 +55,20 @@ Status reply_error(const std::string& url, const HttpReply& reply) {
                 fmt::format("{}: HTTP {}: {}", url, reply.status, said(reply.body)));
 }
 
-Result<Json> call_json(HttpClient& client, const JsonCall& call) {
-  INFERSCALE_ASSIGN_OR_RETURN(const HttpReply reply, client.send(to_request(call)));
+Result<Json> reply_object(const std::string& url, const HttpReply& reply) {
   if (reply.status < 200 || reply.status > 299) {
-    return reply_error(call.url, reply);
+    return reply_error(url, reply);
   }
   Json parsed = Json::parse(reply.body, nullptr, false);
   if (!parsed.is_object()) {
-    return unavailable(call.url + ": the reply is no JSON object");
+    return unavailable(url + ": the reply is no JSON object");
   }
   return parsed;
+}
+
+Result<Json> call_json(HttpClient& client, const JsonCall& call) {
+  INFERSCALE_ASSIGN_OR_RETURN(const HttpReply reply, client.send(to_request(call)));
+  return reply_object(call.url, reply);
 }
 
 std::string text_field(const Json& object, const char* name) {

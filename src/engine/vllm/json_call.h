@@ -28,8 +28,10 @@ struct JsonCall {
 /// line of at most 300 bytes.
 [[nodiscard]] Status reply_error(const std::string& url, const HttpReply& reply);
 
-/// Sends `call` and reads the JSON object of a 2xx reply. Errors: those of HttpClient, of
-/// `reply_error`, kUnavailable (no JSON object).
+/// The JSON object of a 2xx reply. Errors: those of `reply_error`, kUnavailable (no JSON object).
+[[nodiscard]] Result<Json> reply_object(const std::string& url, const HttpReply& reply);
+
+/// Sends `call` and reads its reply. Errors: those of HttpClient and of `reply_object`.
 [[nodiscard]] Result<Json> call_json(HttpClient& client, const JsonCall& call);
 
 /// Fields of an object that somebody else wrote; nothing where they are missing or of another kind.

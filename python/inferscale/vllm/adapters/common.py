@@ -10,6 +10,18 @@ import torch
 
 from inferscale.vllm.layout import CpuReader, EngineWriter, Reader, StridedLayout, Writer
 
+__all__ = [  # what an adapter is
+    "Scheduled",
+    "attention_layers",
+    "make_reader",
+    "make_writer",
+    "resalt",
+    "rope_modules",
+    "rope_table",
+    "rotate",
+    "scheduled_requests",
+]
+
 
 @dataclass(frozen=True)
 class Scheduled:

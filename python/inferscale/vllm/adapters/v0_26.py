@@ -1,28 +1,5 @@
 """vLLM 0.26: K and V of a token packed side by side, ``(blocks, H, block, 2 D)``."""
 
-from inferscale.vllm.adapters.common import (
-    Scheduled,
-    attention_layers,
-    make_reader,
-    make_writer,
-    resalt,
-    rope_modules,
-    rope_table,
-    rotate,
-    scheduled_requests,
-)
+from inferscale.vllm.adapters.common import *  # noqa: F403 - all of it; what differs would stand here
 
 NAME = "v0_26"
-
-__all__ = [
-    "NAME",
-    "Scheduled",
-    "attention_layers",
-    "make_reader",
-    "make_writer",
-    "resalt",
-    "rope_modules",
-    "rope_table",
-    "rotate",
-    "scheduled_requests",
-]
