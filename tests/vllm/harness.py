@@ -259,6 +259,7 @@ def encode_fact(engine: Engine, client: Client, header: list[int], fact: list[in
 def first_layer_rows(engine: Engine, begin: int, end: int, ask: Callable[[], Any]) -> tuple[Any, np.ndarray, np.ndarray]:
     """What ``ask`` returns, which sends one request, and keys and values [T, H, D] of its tokens begin to end - 1 in
     the first layer, as they are in the cache afterwards."""
+    import torch
     from inferscale.vllm.layout import split_slots
 
     engine.llm.reset_prefix_cache()
@@ -274,6 +275,6 @@ def first_layer_rows(engine: Engine, begin: int, end: int, ask: Callable[[], Any
         answer = ask()
     finally:
         engine.side.allocated = allocated
-    slots = split_slots(tables[0], 0, begin, end, BLOCK)
+    slots = torch.from_numpy(split_slots(tables[0], 0, begin, end, BLOCK))
     key, value = engine.worker._reader.read(0, slots)
     return answer, key.clone().numpy(), value.clone().numpy()

@@ -100,7 +100,7 @@ def caches():
 def test_strided_layout_gives_back_what_it_wrote_and_touches_nothing_else(name):
     cache = caches()[name]
     both = layout.StridedLayout([cache], BLOCKS)
-    slots = layout.split_slots([3, 1], 0, 1, 7, SIZE)
+    slots = torch.from_numpy(layout.split_slots([3, 1], 0, 1, 7, SIZE))
     assert slots.tolist() == [13, 14, 15, 4, 5, 6]
     key, value = torch.randn(6, HEADS, DIM), torch.randn(6, HEADS, DIM)
     both.write(0, key, value, slots)

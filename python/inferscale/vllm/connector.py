@@ -150,7 +150,7 @@ class InferScaleConnector(KVConnectorBase_V1):
         if self._scheduler is not None:
             acks = connector_output.kv_connector_worker_meta
             self._scheduler.worker_output(
-                acks if isinstance(acks, WorkerAcks) else None,
+                acks.settle() if isinstance(acks, WorkerAcks) else None,
                 set(connector_output.invalid_block_ids or ()),
             )
 

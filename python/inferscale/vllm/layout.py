@@ -6,9 +6,13 @@ No class here synchronises: calls are made on the worker's thread, on its curren
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+
+from inferscale.vllm.messages import LoadJob
 
 
 class Writer(Protocol):
@@ -21,11 +25,22 @@ class Reader(Protocol):
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
-def split_slots(table: list[int], first_block: int, begin: int, end: int, block_size: int) -> torch.Tensor:
-    """Slots of tokens ``[begin, end)``; ``table[0]`` is the id of the prompt's block ``first_block``."""
-    tokens = torch.arange(begin, end, dtype=torch.int64)
-    ids = torch.tensor(table, dtype=torch.int64)
-    return ids[tokens // block_size - first_block] * block_size + tokens % block_size
+def split_slots(table: Sequence[int], first_block: int, begin: int, end: int, block_size: int) -> np.ndarray:
+    """Slots of tokens ``[begin, end)``, int64; ``table[0]`` is the id of the prompt's block ``first_block``."""
+    blocks = np.asarray(table, dtype=np.int64)[:, None] * block_size
+    slots = (blocks + np.arange(block_size, dtype=np.int64)).reshape(-1)
+    return slots[begin - first_block * block_size : end - first_block * block_size]
+
+
+def place_jobs(jobs: list[LoadJob], block_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of all tokens of the jobs' items are wanted, and the slots they go to."""
+    rows, slots, offset = [], [], 0
+    for job in jobs:
+        first = job.items[0].begin
+        rows.append(np.arange(offset + job.begin - first, offset + job.end - first))
+        slots.append(split_slots(job.block_ids, job.first_block, job.begin, job.end, block_size))
+        offset += sum(len(item.tokens) for item in job.items)
+    return np.concatenate(rows), np.concatenate(slots)
 
 
 class EngineWriter:
@@ -116,3 +131,44 @@ def _strided_pair(cache: torch.Tensor, num_blocks: int) -> tuple[torch.Tensor, t
     if keys.stride(3) != 1 or values.stride(3) != 1:
         raise ValueError(f"KV cache with strides {cache.stride()}: a head's row is not contiguous")
     return keys, values
+
+
+_CODECS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+def describe(caches: list[torch.Tensor], num_blocks: int) -> dict[str, Any]:
+    """The caches as the core's CacheLayout: addresses of the layers, strides in bytes, slots as rows.
+
+    Raises ValueError for a shape of no known family, for layers that differ, and for element types
+    that records do not have.
+    """
+    pairs = [_strided_pair(cache, num_blocks) for cache in caches]
+    dtype = caches[0].dtype
+    if dtype not in _CODECS:
+        raise ValueError(f"KV cache of {dtype}")
+    if any(_geometry(pair) != _geometry(pairs[0]) for pair in pairs):
+        raise ValueError("the layers' KV caches have different shapes or strides")
+    keys, values = pairs[0]
+    blocks, size, heads, dim = keys.shape
+    return {
+        "dtype": _CODECS[dtype],
+        "device": caches[0].device.index or 0,
+        "n_kv_heads": heads,
+        "head_dim": dim,
+        "k": [key.data_ptr() for key, _ in pairs],
+        "v": [value.data_ptr() for _, value in pairs],
+        "k_strides": _byte_strides(keys),
+        "v_strides": _byte_strides(values),
+        "rows_per_block": size,
+        "n_rows": blocks * size,
+    }
+
+
+def _geometry(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
+    keys, values = pair
+    return keys.shape, keys.stride(), values.shape, values.stride(), keys.dtype, keys.device
+
+
+def _byte_strides(rows: torch.Tensor) -> tuple[int, int, int]:
+    """(block, row, head) of a view ``[blocks, block, H, D]``."""
+    return tuple(rows.stride(axis) * rows.element_size() for axis in range(3))

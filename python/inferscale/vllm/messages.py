@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -12,8 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 
-@dataclass(frozen=True)
-class LoadItem:
+class LoadItem(NamedTuple):
     """A record that was matched, and the position of its first token."""
 
     key: str
@@ -60,16 +60,34 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class WorkerAcks(KVConnectorWorkerMetadata):
-    """What the ranks did. Lists of all ranks are joined."""
+    """What the ranks did. Lists of all ranks are joined.
+
+    What a step's captures came to is known only when their bytes have left the device, and the step
+    does not wait for that: ``later`` are calls that wait and add what they know. Whoever reads the
+    lists calls ``settle`` first; pickling does.
+    """
 
     captured: list[tuple[int, str]] = field(default_factory=list)  # rank, key
     refused: list[tuple[int, str, str]] = field(default_factory=list)  # rank, key, reason
     lost: list[tuple[int, str]] = field(default_factory=list)  # rank, key: no longer there
     failed_loads: list[tuple[int, str, str]] = field(default_factory=list)  # rank, request, reason
+    later: list[Callable[["WorkerAcks"], None]] = field(default_factory=list, repr=False)
+
+    def settle(self) -> "WorkerAcks":
+        """Waits until everything is known. The calls raise nothing."""
+        waiting, self.later = self.later, []
+        for add in waiting:
+            add(self)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self.settle()))
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         if not isinstance(other, WorkerAcks):
             return self
+        self.settle()
+        other.settle()
         self.captured += other.captured
         self.refused += other.refused
         self.lost += other.lost
@@ -77,4 +95,6 @@ class WorkerAcks(KVConnectorWorkerMetadata):
         return self
 
     def empty(self) -> bool:
-        return not (self.captured or self.refused or self.lost or self.failed_loads)
+        return not (
+            self.captured or self.refused or self.lost or self.failed_loads or self.later
+        )

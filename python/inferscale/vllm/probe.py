@@ -54,23 +54,29 @@ def check_cache(
     Raises Refused when a layer does not give it back. The engine has not served anything yet.
     """
     block = num_blocks - 1
-    slots = split_slots([block], 0, 0, block_size, block_size).to(caches[0].device)
+    slots = torch.from_numpy(split_slots([block], 0, 0, block_size, block_size)).to(caches[0].device)
     generator = torch.Generator().manual_seed(1)
     shape = (block_size, heads, head_dim)
     zeros = torch.zeros(shape, dtype=caches[0].dtype, device=caches[0].device)
     for layer, cache in enumerate(caches):
         key = torch.randn(shape, generator=generator).to(cache)
         value = torch.randn(shape, generator=generator).to(cache)
-        before = cache.float().abs().sum().item()
+        before = _digest(cache)
         writer.write(layer, key, value, slots)
         read_key, read_value = reader.read(layer, slots)
         same = torch.equal(read_key, key) and torch.equal(read_value, value)
         writer.write(layer, zeros, zeros, slots)
-        restored = cache.float().abs().sum().item() == before
+        restored = _digest(cache) == before
         if not same:
             raise Refused(f"layer {layer}: what was written to the KV cache was not read back")
         if not restored:
             raise Refused(f"layer {layer}: the KV cache changed outside the block written to")
+
+
+def _digest(cache: torch.Tensor) -> int:
+    """A sum over the bits of all elements, without a copy of the cache."""
+    bits = {2: torch.int16, 4: torch.int32}[cache.element_size()]
+    return int(cache.view(bits).sum(dtype=torch.int64).item())
 
 
 def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str, int], positions: int) -> None:
@@ -109,6 +115,96 @@ def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str,
         raise Refused("composed values differ from those captured")
 
 
+_TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 1e-3}
+
+
+def check_device(
+    adapter: ModuleType, module: Any, spec: Any, codec: str, caches: dict[str, Any],
+    tensors: list[torch.Tensor], writer: Writer, reader: Reader, num_blocks: int, block_size: int,
+    positions: int,
+) -> None:
+    """Keys that the engine rotated and wrote, captured by our kernel, are what they were before; and
+    records that our kernel composes are read back as the engine would have rotated them there.
+
+    In every layer, in the last two blocks, which are zeroed afterwards; through each tier once. It also
+    loads the kernels. ``caches``: as ``layout.describe`` has them. Raises Refused.
+    """
+    layers, heads, dim = len(tensors), caches["n_kv_heads"], caches["head_dim"]
+    count = min(_PROBE_TOKENS, block_size)
+    first = max(1, min(positions - count - 2 * _SHIFT - 1, 1000))
+    generator = torch.Generator().manual_seed(3)
+    plain = torch.randn((count, layers * heads, dim), generator=generator)
+    there = torch.arange(first, first + count)
+    source = split_slots([num_blocks - 1], 0, 0, count, block_size)
+    target = split_slots([num_blocks - 2], 0, 0, count, block_size)
+    before = [_digest(tensor) for tensor in tensors]
+    _write_layers(writer, tensors, source, adapter.rotate(module, there, plain), plain)
+    with tempfile.TemporaryDirectory(prefix="inferscale-probe-") as directory:
+        store = _core.RecordStore(directory, 256 << 20, 256 << 20, spec, codec, 0, 1, positions)
+        device = _core.DeviceRecords(store, caches, gpu_budget=64 << 20, pinned_budget=64 << 20)
+        try:
+            item = _captured_item(device, source, count, first)
+            for shift in (_SHIFT, 2 * _SHIFT):  # from the store; then from where that put it
+                _compose_there(device, item, target, first + shift)
+                expected = adapter.rotate(module, there + shift, plain)
+                _compare_layers(reader, tensors, target, expected, plain)
+        finally:
+            device.close()
+            store.close()
+    zeros = torch.zeros_like(plain)
+    for slots in (source, target):
+        _write_layers(writer, tensors, slots, zeros, zeros)
+    if [_digest(tensor) for tensor in tensors] != before:
+        raise Refused("the KV cache changed outside the blocks written to")
+
+
+def _captured_item(device: Any, slots: np.ndarray, count: int, first: int) -> tuple[Any, ...]:
+    """The record of the rows, stored, as an item of a load up to its position."""
+    tokens = np.arange(count, dtype=np.int32)
+    scope = _core.scope_hash({"tenant": "", "user": "", "agent": "", "run": ""})
+    meta = {
+        "key": "00" * 16, "scope_hash": scope, "context_id": "00" * 16, "context_kind": "alone",
+        "context_tokens": 0,
+    }
+    stream = torch.cuda.current_stream().cuda_stream
+    batch = device.begin_capture([(meta, tokens, first, slots.astype(np.uint32))], stream)
+    batch.wait()
+    batch.store(0)
+    return (meta["key"], scope, None, tokens)
+
+
+def _compose_there(device: Any, item: tuple[Any, ...], slots: np.ndarray, position: int) -> None:
+    rows = slots.astype(np.uint32)
+    device.load([(*item, position, 0, len(rows))], rows, torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()  # the reader may run on another stream
+
+
+def _write_layers(
+    writer: Writer, tensors: list[torch.Tensor], slots: np.ndarray, keys: torch.Tensor, values: torch.Tensor
+) -> None:
+    """``keys`` and ``values``: [T, layers * H, D]."""
+    where = torch.from_numpy(slots).to(tensors[0].device)
+    key, value = keys.chunk(len(tensors), dim=1), values.chunk(len(tensors), dim=1)
+    for layer, tensor in enumerate(tensors):
+        writer.write(layer, key[layer].to(tensor), value[layer].to(tensor), where)
+
+
+def _compare_layers(
+    reader: Reader, tensors: list[torch.Tensor], slots: np.ndarray, keys: torch.Tensor, values: torch.Tensor
+) -> None:
+    where = torch.from_numpy(slots).to(tensors[0].device)
+    bound = _TOLERANCE[tensors[0].dtype] * keys.abs().max().item()
+    key, value = keys.chunk(len(tensors), dim=1), values.chunk(len(tensors), dim=1)
+    for layer, tensor in enumerate(tensors):
+        read_key, read_value = (rows.float().cpu() for rows in reader.read(layer, where))
+        error = (read_key - key[layer]).abs().max().item()
+        if not error <= bound:  # NaN too
+            raise Refused(f"layer {layer}: composed keys differ from the engine's own by {error:.1e}")
+        error = (read_value - value[layer].to(tensor.dtype).float()).abs().max().item()
+        if not error <= bound / 8:  # of another codec than the cache at most
+            raise Refused(f"layer {layer}: composed values differ from the engine's own by {error:.1e}")
+
+
 class RepeatedTokens:
     """What no start-up check can see: that the model itself rotates as its rotary module would. In
     the first layer a token's key depends on nothing but the token and its position, so that the
@@ -119,14 +215,19 @@ class RepeatedTokens:
 
     def agree(self, tokens: np.ndarray, begin: int, keys: np.ndarray) -> bool:
         """``keys``: [T, H, D] of the first layer, as in the cache. True when no token stands twice."""
-        _, first, inverse = np.unique(tokens, return_index=True, return_inverse=True)
-        again = np.flatnonzero(first[inverse] != np.arange(len(tokens)))[-16:]
+        again, before = _repeated(tokens)
         if len(again) == 0:
             return True
         plain = self._unrotate(keys[again], begin + again)
-        expected = self._unrotate(keys[first[inverse[again]]], begin + first[inverse[again]])
-        bound = (2.0**-6 if keys.dtype == np.float16 else 2.0**-8) * np.abs(expected).max()
-        return bool(np.abs(plain - expected).max() <= bound)
+        expected = self._unrotate(keys[before], begin + before)
+        bound = 2.0**-6 if keys.dtype == np.float16 else 2.0**-8
+        return _alike(plain, expected, bound)
+
+    def agree_plain(self, tokens: np.ndarray, keys: np.ndarray) -> bool:
+        """As ``agree``, of keys [T, H, D] without their positions, of a cache in half precision: the
+        engine's own tables are in that precision then."""
+        again, before = _repeated(tokens)
+        return len(again) == 0 or _alike(keys[again], keys[before], 2.0**-4)
 
     def _unrotate(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
@@ -134,3 +235,14 @@ class RepeatedTokens:
         x, y = keys[..., :half].astype(np.float32), keys[..., half : 2 * half].astype(np.float32)
         scale = cos * cos + sin * sin
         return np.concatenate([(x * cos + y * sin) / scale, (y * cos - x * sin) / scale], axis=-1)
+
+
+def _repeated(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Up to 16 places where a token stands again, and where it stood first."""
+    _, first, inverse = np.unique(tokens, return_index=True, return_inverse=True)
+    again = np.flatnonzero(first[inverse] != np.arange(len(tokens)))[-16:]
+    return again, first[inverse[again]]
+
+
+def _alike(one: np.ndarray, other: np.ndarray, bound: float) -> bool:
+    return bool(np.abs(one - other).max() <= bound * np.abs(other).max())

@@ -101,6 +101,11 @@ class RecordBook:
         with self._lock:
             return self._infos.get(key)
 
+    def lookup(self, keys: list[str]) -> list[RecordInfo | None]:
+        """As ``info``, of each key."""
+        with self._lock:
+            return [self._infos.get(key) for key in keys]
+
     def infos(self) -> dict[str, RecordInfo]:
         with self._lock:
             return dict(self._infos)

@@ -17,6 +17,8 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 
 _KEYS = (
     "data_dir",
     "secret_file",
+    "gpu_budget",
+    "pinned_budget",
     "host_budget",
     "disk_budget",
     "store_codec",
@@ -28,13 +30,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Settings:
-    """The checked settings of one engine. Immutable; sizes are in bytes."""
+    """The checked settings of one engine. Immutable; sizes are in bytes. The budgets of the GPU and of
+    pinned memory may be fractions (float) of what is free when the caches are there."""
 
     data_dir: Path
     secret: bytes
+    gpu_budget: int | float
+    pinned_budget: int | float
     host_budget: int
     disk_budget: int
-    store_codec: str
+    store_codec: str  # "auto": by the type of the cache
     control_host: str
     control_port: int
 
@@ -50,9 +55,11 @@ def load_settings(extra: Mapping[str, Any]) -> Settings:
         raise ValueError(
             f"kv_connector_extra_config: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}"
         )
-    codec = extra.get("store_codec", "f16")
-    if codec not in ("f16", "f32"):
-        raise ValueError(f"kv_connector_extra_config.store_codec: {codec!r} is neither 'f16' nor 'f32'")
+    codec = extra.get("store_codec", "auto")
+    if codec not in ("auto", "f16", "bf16", "f32"):
+        raise ValueError(
+            f"kv_connector_extra_config.store_codec: {codec!r} is none of 'auto', 'f16', 'bf16', 'f32'"
+        )
     port = extra.get("control_port", 0)
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
         raise ValueError("kv_connector_extra_config.control_port: must be a number from 0 to 65535")
@@ -67,12 +74,36 @@ def load_settings(extra: Mapping[str, Any]) -> Settings:
     return Settings(
         data_dir=data_dir,
         secret=_read_secret(_secret_path(_text(extra, "secret_file"), data_dir)),
+        gpu_budget=parse_budget("gpu_budget", extra.get("gpu_budget", "1GiB")),
+        pinned_budget=parse_budget("pinned_budget", extra.get("pinned_budget", "4GiB")),
         host_budget=parse_size("host_budget", extra.get("host_budget", "1GiB")),
         disk_budget=parse_size("disk_budget", extra.get("disk_budget", "8GiB")),
         store_codec=codec,
         control_host=host,
         control_port=port,
     )
+
+
+def parse_budget(key: str, value: Any) -> int | float:
+    """A size, or a fraction above 0 and below 1 (float). Raises ValueError that names ``key``."""
+    if isinstance(value, float):
+        if 0.0 < value < 1.0:
+            return value
+        raise ValueError(
+            f"kv_connector_extra_config.{key}: {value!r} is no fraction; give a number between 0 and 1, "
+            f"or a size"
+        )
+    return parse_size(key, value)
+
+
+def budget_bytes(budget: int | float, free: int) -> int:
+    """``budget`` in bytes, where ``free`` bytes are free."""
+    return int(budget * free) if isinstance(budget, float) else budget
+
+
+def free_host_memory() -> int:
+    """Bytes that can be had without swapping."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_size(key: str, value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,18 @@ class RankRecords:
         keys: np.ndarray, values: np.ndarray,
     ) -> str | None:
         """Stores a record; the text says why it did not. Raises what the core raises."""
+        return self.keep(meta, fence, lambda: self._store.capture(meta, tokens, begin, keys, values))
+
+    def keep(self, meta: dict[str, Any], fence: int, store: Callable[[], Any]) -> str | None:
+        """Calls ``store``, which stores the record of ``meta``, unless it was erased since ``fence``.
+
+        The text says why it was not stored. Raises what ``store`` raises.
+        """
         with self._lock:
             for name in (meta["key"], meta["scope_hash"]):
                 if self._erased.get(name, -1) > fence:
                     return "capture_erased"
-            self._store.capture(meta, tokens, begin, keys, values)
+            store()
             self._known.add(meta["key"])
         return None
 

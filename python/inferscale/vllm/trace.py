@@ -18,7 +18,7 @@ class Trace:
     prompt_tokens: int
     local_hit: int = 0  # tokens found in the engine's own prefix cache when it was admitted
     injected: int = 0  # tokens placed from records
-    segments: list[dict[str, Any]] = field(default_factory=list)
+    segments: list[tuple[str, int, int]] = field(default_factory=list)  # key, begin, end
     fallbacks: Counter[str] = field(default_factory=Counter)
     captured: list[str] = field(default_factory=list)
     failed: str | None = None
@@ -33,7 +33,9 @@ class Trace:
             "prompt_tokens": self.prompt_tokens,
             "local_hit": self.local_hit,
             "injected": self.injected,
-            "segments": list(self.segments),
+            "segments": [
+                {"key": key, "begin": begin, "end": end} for key, begin, end in self.segments
+            ],
             "fallbacks": [
                 {"reason": reason, "count": count} for reason, count in list(self.fallbacks.items())
             ],

@@ -7,15 +7,16 @@ import time
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 
 from inferscale import _core
-from inferscale.vllm import model, probe
-from inferscale.vllm.layout import Reader, Writer, split_slots
-from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, StepMetadata, WorkerAcks
+from inferscale.vllm import layout, model, probe
+from inferscale.vllm.device_path import DevicePath, cuda_stream
+from inferscale.vllm.host_path import HostPath
+from inferscale.vllm.layout import Reader, Writer
+from inferscale.vllm.messages import LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.rank_channel import RankServer, socket_path
-from inferscale.vllm.settings import Settings
+from inferscale.vllm.settings import Settings, budget_bytes, free_host_memory
 from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
@@ -28,6 +29,7 @@ class WorkerSide:
         self._config = vllm_config
         self._cache_config = kv_cache_config
         self._settings = settings
+        self._codec = model.store_codec(vllm_config, settings.store_codec)
         self._rank, self._n_ranks = rank, ranks
         self._records: RankRecords | None = None
         self._server: RankServer | None = None
@@ -38,7 +40,7 @@ class WorkerSide:
         self._failed_blocks: set[int] = set()
         self._acks = WorkerAcks()
         self._load_seconds: list[float] = []
-        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._path: HostPath | DevicePath | None = None
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ class WorkerSide:
             self._settings.host_budget,
             self._settings.disk_budget,
             self._spec,
-            self._settings.store_codec,
+            self._codec,
             self._rank,
             self._n_ranks,
             self._max_positions,
@@ -86,7 +88,7 @@ class WorkerSide:
             "fingerprint": whole["fingerprint"],
             "shape": whole["shape"],
             "rope": whole["rope"],
-            "store_codec": self._settings.store_codec,
+            "store_codec": self._codec,
             "load_tokens": self._load_tokens(),
         }
 
@@ -94,7 +96,7 @@ class WorkerSide:
         """How many tokens' records the host budget holds at once: more cannot be loaded for a request."""
         shape = self._shape
         width = shape["n_kv_heads"] * (shape["head_dim_k"] + shape["head_dim_v"]) * shape["n_layers"]
-        size = width * (4 if self._settings.store_codec == "f32" else 2)
+        size = width * (4 if self._codec == "f32" else 2)
         return int(0.9 * self._settings.host_budget / size)
 
     def _check(self, adapter: ModuleType, caches: dict[str, torch.Tensor]) -> None:
@@ -110,7 +112,6 @@ class WorkerSide:
         num_blocks = int(self._cache_config.num_blocks)
         self._writer = adapter.make_writer(adapter.attention_layers(self._config, names), tensors)
         self._reader = adapter.make_reader(tensors, num_blocks)
-        self._device, self._dtype = tensors[0].device, tensors[0].dtype
         rope = probe.check_rope(adapter, self._spec, self._about["rope"], self._max_positions)
         probe.check_cache(
             self._writer, self._reader, tensors, num_blocks, self._block_size,
@@ -119,7 +120,37 @@ class WorkerSide:
         probe.check_rotation(
             adapter, rope, self._spec, self._about["shape"], self._max_positions
         )
-        self._repeated = probe.RepeatedTokens(self._spec, self._max_positions)
+        repeated = probe.RepeatedTokens(self._spec, self._max_positions)
+        if tensors[0].device.type == "cuda":
+            self._path = self._device_path(adapter, rope, tensors, num_blocks, repeated)
+        else:
+            self._path = HostPath(
+                self._records, shape, self._block_size, self._writer, self._reader, tensors[0], repeated,
+                self._rank,
+            )
+
+    def _device_path(
+        self, adapter: ModuleType, rope: Any, tensors: list[torch.Tensor], num_blocks: int,
+        repeated: probe.RepeatedTokens,
+    ) -> DevicePath:
+        """Raises Refused where the core cannot use this GPU, or does other than the engine."""
+        if not hasattr(_core, "DeviceRecords"):
+            raise model.Refused("the KV cache is on a GPU, and this build of InferScale has no CUDA")
+        caches = layout.describe(tensors, num_blocks)
+        probe.check_device(
+            adapter, rope, self._spec, self._codec, caches, tensors, self._writer, self._reader,
+            num_blocks, self._block_size, self._max_positions,
+        )
+        free_gpu, _ = torch.cuda.mem_get_info(tensors[0].device)
+        device = _core.DeviceRecords(
+            self._records.store, caches,
+            gpu_budget=budget_bytes(self._settings.gpu_budget, free_gpu),
+            pinned_budget=budget_bytes(self._settings.pinned_budget, free_host_memory()),
+        )
+        self._about["load_tokens"] = device.max_tokens
+        return DevicePath(
+            self._records, device, self._block_size, repeated, self._rank, cuda_stream
+        )
 
     def _handlers(self) -> dict[str, Any]:
         handlers: dict[str, Any] = {"hello": lambda _: self._about}
@@ -128,11 +159,17 @@ class WorkerSide:
                 "records": self._records.list_records,
                 "erase": self._records.erase,
                 "verify": self._records.verify,
-                "stats": self._records.stats,
+                "stats": self._stats,
             }
         return handlers
 
-    # -- loading ---------------------------------------------------------------------------------
+    def _stats(self, message: dict[str, Any]) -> dict[str, Any]:
+        stats = self._records.stats(message)
+        if self._path is not None:
+            stats["tiers"] = [*self._path.stats(), *stats["tiers"]]
+        return stats
+
+    # -- loading and capturing -------------------------------------------------------------------
 
     def load(self, meta: StepMetadata) -> None:
         """Places the records of all requests of the step; one composition. What fails is reported by
@@ -141,39 +178,17 @@ class WorkerSide:
             return
         begun = time.perf_counter()
         try:
-            self._load(meta.loads)
+            self._path.load(meta.loads)
         except Exception as error:
             if len(meta.loads) == 1:
                 self._fail(meta.loads[0], error)
             else:
                 for job in meta.loads:  # one bad record must not cost the others theirs
                     try:
-                        self._load([job])
+                        self._path.load([job])
                     except Exception as reason:
                         self._fail(job, reason)
         self._load_seconds.append(time.perf_counter() - begun)
-
-    def _load(self, jobs: list[LoadJob]) -> None:
-        items = [item for job in jobs for item in job.items]
-        total = sum(len(item.tokens) for item in items)
-        keys, values = self._rows(total)
-        self._records.store.compose([_compose_item(item) for item in items], keys.numpy(), values.numpy())
-        rows, slots = _placement(jobs, self._block_size)
-        whole = len(rows) == total
-        slots = slots.to(self._device)
-        for layer in range(keys.shape[0]):
-            key = keys[layer] if whole else keys[layer][rows]
-            value = values[layer] if whole else values[layer][rows]
-            self._writer.write(layer, key.to(self._device), value.to(self._device), slots)
-
-    def _rows(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[layers, count, heads, dim] of keys and of values, in memory that is kept for the next time."""
-        shape = self._shape
-        layers, heads, dim = shape["n_layers"], shape["n_kv_heads"], shape["head_dim_k"]
-        size = layers * count * heads * dim
-        if self._buffers is None or self._buffers[0].numel() < size:
-            self._buffers = (torch.empty(size, dtype=self._dtype), torch.empty(size, dtype=self._dtype))
-        return tuple(b[:size].view(layers, count, heads, dim) for b in self._buffers)
 
     def _fail(self, job: LoadJob, error: Exception) -> None:
         self._failed_blocks.update(job.block_ids)
@@ -184,35 +199,10 @@ class WorkerSide:
             if not self._records.store.contains(item.key):
                 self._acks.lost.append((self._rank, item.key))
 
-    # -- capturing -------------------------------------------------------------------------------
-
     def save(self, meta: StepMetadata) -> None:
         """Stores the rows that the step's forward pass has completed."""
-        for job in meta.captures:
-            try:
-                reason = self._capture(job)
-            except Exception as error:
-                logger.warning("InferScale: request %s: capture failed: %s", job.request_id, error)
-                reason = "capture_store_full" if isinstance(error, MemoryError) else "capture_failed"
-            if reason is None:
-                self._acks.captured.append((self._rank, job.key))
-            else:
-                self._acks.refused.append((self._rank, job.key, reason))
         if meta.captures:
-            self._acks.lost += [(self._rank, key) for key in self._records.evicted()]
-
-    def _capture(self, job: CaptureJob) -> str | None:
-        end = job.begin + len(job.tokens)
-        slots = split_slots(job.block_ids, job.first_block, job.begin, end, self._block_size)
-        slots = slots.to(self._device)
-        rows = [self._reader.read(layer, slots) for layer in range(self._shape["n_layers"])]
-        keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
-        values = torch.stack([value for _, value in rows]).cpu().contiguous()
-        if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
-            return "capture_rotation"
-        return self._records.capture(
-            job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
-        )
+            self._path.save(meta.captures, self._acks)
 
     # -- what a step gives back ------------------------------------------------------------------
 
@@ -233,6 +223,8 @@ class WorkerSide:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._path is not None:
+            self._path.close()
         if self._records is not None:
             self._records.close()
 
@@ -240,18 +232,3 @@ class WorkerSide:
 def _layer_number(name: str) -> tuple[int, str]:
     numbers = [int(part) for part in name.split(".") if part.isdecimal()]
     return (numbers[0] if numbers else -1, name)
-
-
-def _compose_item(item: LoadItem) -> tuple[str, str, str | None, np.ndarray, int]:
-    return (item.key, item.scope_hash, item.context_id, item.tokens, item.begin)
-
-
-def _placement(jobs: list[LoadJob], block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which rows of the composed buffer are wanted, and the slots they go to."""
-    rows, slots, offset = [], [], 0
-    for job in jobs:
-        first = job.items[0].begin
-        rows.append(torch.arange(offset + job.begin - first, offset + job.end - first))
-        slots.append(split_slots(job.block_ids, job.first_block, job.begin, job.end, block_size))
-        offset += sum(len(item.tokens) for item in job.items)
-    return torch.cat(rows), torch.cat(slots)

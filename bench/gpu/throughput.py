@@ -1,0 +1,106 @@
+"""Closed-loop users: each sends its next request when the last has been answered."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from memory import Memory
+from rig import Rig, reply, summary
+
+
+class Users:
+    """``n`` users, each with ``k`` facts of its own out of the memory, and namespaces of their own.
+
+    A request asks about all of a user's facts, in an order of its own (``warm``: always the same), with
+    a new question. Everything that a request needs is done in the loop that is timed: the prompt, and
+    for ``inject`` the parameters with their signature.
+    """
+
+    def __init__(self, rig: Rig, memory: Memory, n: int, k: int, tokens: int) -> None:
+        self.rig, self.memory, self.tokens = rig, memory, tokens
+        draw = random.Random(n)
+        order = list(range(len(memory.facts)))
+        draw.shuffle(order)
+        self.facts = []
+        for user in range(n):
+            own = [order[(user * k + i) % len(order)] for i in range(k)]
+            self.facts.append(own)
+        self.distinct = len({fact for own in self.facts for fact in own})
+
+    def send(self, arm: str, user: int) -> str:
+        memory, rig = self.memory, self.rig
+        picked = list(self.facts[user])
+        question = memory.question()
+        if arm == "none":
+            return rig.add(memory.header + question, f"plain-{user}", rig.sampling(self.tokens))
+        if arm != "warm":
+            memory.draw.shuffle(picked)
+        ids = memory.prompt(picked, question)
+        if arm in ("text", "warm"):
+            return rig.add(ids, f"{arm}-{user}", rig.sampling(self.tokens))
+        request = memory.inject(picked, f"user-{user}")
+        return rig.add(ids, request["salt"], rig.sampling(self.tokens, request["params"]))
+
+    def run(self, arm: str, warm_up: float, seconds: float) -> dict[str, Any]:
+        """Requests and tokens per second of the requests that ended in the time measured."""
+        rig = self.rig
+        owner, begun_at = {}, {}
+        for user in range(len(self.facts)):
+            name = self.send(arm, user)
+            owner[name], begun_at[name] = user, time.perf_counter()
+        start = time.perf_counter()
+        done, latencies, injected, wanted, steps = 0, [], 0, 0, 0
+        measuring = False
+        while True:
+            now = time.perf_counter()
+            if not measuring and now - start > warm_up:
+                measuring, start_measured = True, now
+            if measuring and now - start_measured > seconds:
+                break
+            steps += measuring
+            for output in rig.engine.step():
+                if not output.finished:
+                    continue
+                name = output.request_id
+                user = owner.pop(name)
+                took = 1e3 * (time.perf_counter() - begun_at.pop(name))
+                if measuring:
+                    done += 1
+                    latencies.append(took)
+                    told = reply(output)
+                    injected += told.get("injected", 0)
+                    wanted += 1
+                name = self.send(arm, user)
+                owner[name], begun_at[name] = user, time.perf_counter()
+        elapsed = time.perf_counter() - start_measured
+        rig.engine.abort_request(list(owner))
+        rig.drain()
+        return {
+            "users": len(self.facts), "requests": done, "seconds": round(elapsed, 3),
+            "requests_per_s": round(done / elapsed, 3), "tokens_per_s": round(done * self.tokens / elapsed, 1),
+            "latency_ms": summary(latencies) if latencies else None,
+            "step_ms": round(1e3 * elapsed / max(1, steps), 3),
+            "injected_tokens_per_request": round(injected / max(1, wanted), 1),
+            "distinct_facts": self.distinct,
+        }
+
+
+def closed_loop(
+    rig: Rig, memory: Memory, users: list[int], k: int, tokens: int, seconds: float, warm_up: float, until: float
+) -> dict[str, Any]:
+    """Every arm at every number of users, the arms in random order, until the clock says ``until``."""
+    found: dict[str, Any] = {}
+    for n in users:
+        group = Users(rig, memory, n, k, tokens)
+        arms = ["none", "text", "inject", "warm"]
+        random.Random(n).shuffle(arms)
+        for arm in arms:
+            if time.perf_counter() + seconds + warm_up > until:
+                found.setdefault("not_run", []).append(f"{arm}@{n}")
+                continue
+            extra = 2.0 if arm == "warm" else 0.0  # every user's first request fills its cache
+            found[f"{arm}@{n}"] = group.run(arm, warm_up + extra, seconds)
+            print("throughput", n, arm, found[f"{arm}@{n}"]["requests_per_s"], flush=True)
+    return found

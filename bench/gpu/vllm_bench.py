@@ -1,0 +1,180 @@
+"""Measures vLLM with the connector on a GPU, with random weights in the shape of a public model; JSON.
+
+  python bench/gpu/vllm_bench.py --shape llama-3.1-8b --out FILE [--parts gates,encode,ttft,throughput] [--seconds 400]
+
+One engine in this process (vLLM, the inferscale package and their environment must be importable). FILE is written
+anew after every part, so that what was measured is kept however the run ends; each part has a share of --seconds
+and stops when it is used up. See docs/performance.md for what the figures mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "vllm")]
+from memory import Memory  # noqa: E402
+from rig import FACT, HEADER, QUESTION, Options, Rig  # noqa: E402
+from shapes import SHAPES  # noqa: E402
+
+BOB = {"tenant": "acme", "user": "bob", "agent": "", "run": ""}
+
+
+class Run:
+    """Parts of a measurement against one clock and one report."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.begun = time.perf_counter()
+        self.report: dict[str, Any] = {"arguments": vars(options), "weights": "random: normal(0, 0.02)"}
+
+    def left(self) -> float:
+        return self.options.seconds - (time.perf_counter() - self.begun)
+
+    def write(self) -> None:
+        Path(self.options.out).write_text(json.dumps(self.report, indent=1, default=str))
+
+    def part(self, name: str, call: Any) -> None:
+        """What a part raises is in the report, and the next one is tried."""
+        if name not in self.options.parts.split(","):
+            return
+        begun = time.perf_counter()
+        try:
+            self.report[name] = call()
+        except Exception as error:
+            traceback.print_exc()
+            self.report[name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        self.report.setdefault("part_s", {})[name] = round(time.perf_counter() - begun, 1)
+        print(f"[{time.perf_counter() - self.begun:.0f} s] {name}: {json.dumps(self.report[name], default=str)[:1500]}", flush=True)
+        self.write()
+
+
+def machine() -> dict[str, Any]:
+    import torch
+    import vllm
+
+    found = {
+        "vllm": vllm.__version__, "torch": torch.__version__, "python": platform.python_version(),
+        "cpus": os.cpu_count(), "load": os.getloadavg(),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        query = "driver_version,clocks.sm,clocks.mem,utilization.gpu"
+        run = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True)
+        found["nvidia_smi"] = run.stdout.strip()
+    return found
+
+
+def paths_by_tier(rig: Rig) -> dict[str, Any]:
+    """The worker's own path, and one whose records stay in pinned memory, over the same store."""
+    from inferscale import _core
+    from inferscale.vllm import device_path, layout, probe
+
+    worker = rig.worker
+    if not isinstance(worker._path, device_path.DevicePath):
+        return {"host": worker._path}
+    names = sorted(rig.caches, key=lambda name: int(name.split(".")[2]))
+    tensors = [rig.caches[name] for name in names]
+    caches = layout.describe(tensors, int(worker._cache_config.num_blocks))
+    repeated = probe.RepeatedTokens(worker._spec, worker._max_positions)
+    pinned = _core.DeviceRecords(worker._records.store, caches, gpu_budget=0, pinned_budget=4 << 30)
+    return {
+        "gpu": worker._path,
+        "pinned": device_path.DevicePath(
+            worker._records, pinned, worker._block_size, repeated, worker._rank, device_path.cuda_stream
+        ),
+    }
+
+
+def measure(run: Run, rig: Rig) -> None:
+    from equivalence import gate_e1, gate_e2, gate_e5
+    from throughput import closed_loop
+    from ttft import Ttft, breakdown
+
+    options = run.options
+    client = rig.client()
+    memory = Memory(rig, client)
+    memory.encode_header()
+    run.part("smoke", lambda: memory.encode(8, 20.0, batch=4) | {"tiers": rig.worker._stats({})["tiers"]})
+    length = 830
+    run.part("gates", lambda: {
+        "E1": gate_e1(rig, client, length, [800, 805, length - 1]), "E2": gate_e2(rig, memory, 6),
+        "E5": gate_e5(rig, memory, BOB),
+    })
+    run.part("encode", lambda: memory.encode(options.facts, min(options.encode_seconds, run.left())))
+    counts = [count for count in map(int, options.counts.split(",")) if count <= len(memory.facts)]
+    paths: dict[str, Any] = {}
+    run.part("tiers", lambda: paths.update(paths_by_tier(rig)) or sorted(paths))
+    paths = paths or {"gpu": rig.worker._path}
+    own = rig.worker._path
+
+    def ttft() -> dict[str, Any]:
+        table = Ttft(rig, memory, counts, paths)
+        table.run(options.rounds, min(options.ttft_seconds, run.left() - 20.0))
+        return table.report()
+
+    run.part("ttft", ttft)
+    run.part("breakdown", lambda: breakdown(rig, memory, paths, max(c for c in counts if c <= 50), 40))
+    rig.worker._path = own
+    if options.users:
+        users = [int(n) for n in options.users.split(",")]
+        run.part("throughput", lambda: closed_loop(
+            rig, memory, users, 50, 50, options.cell_seconds, 2.0, time.perf_counter() + run.left() - 10.0
+        ))
+    run.report["tiers_at_end"] = rig.worker._stats({})
+    run.write()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--parts", default="smoke,gates,encode,tiers,ttft,breakdown,throughput")
+    parser.add_argument("--seconds", type=float, default=400.0)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--facts", type=int, default=1000)
+    parser.add_argument("--encode-seconds", type=float, default=40.0)
+    parser.add_argument("--counts", default="0,5,10,20,50,64")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--ttft-seconds", type=float, default=150.0)
+    parser.add_argument("--users", default="10,25,50,100")
+    parser.add_argument("--cell-seconds", type=float, default=5.0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    run = Run(options)
+    with tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
+        try:
+            rig = Rig(Options(options.shape, Path(folder), dtype=options.dtype, eager=options.eager))
+            run.report |= {
+                "machine": machine(), "import_s": round(rig.import_s, 1), "start_s": round(rig.start_s, 1),
+                "no_injection_because": rig.reason(), "header": HEADER, "fact": FACT, "question": QUESTION,
+            }
+            print("start", run.report["start_s"], "reason:", rig.reason(), flush=True)
+            run.write()
+            if not rig.reason():
+                measure(run, rig)
+        except Exception:
+            run.report["error"] = traceback.format_exc()
+            traceback.print_exc()
+        run.report["seconds"] = round(time.perf_counter() - run.begun, 1)
+        run.write()
+        sys.stdout.flush()
+        os._exit(0)  # vLLM's own tear-down takes long and tells nothing
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What the connector tells a device, and what it makes of the answers, without a device or an engine."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from inferscale.vllm import layout, settings
+from inferscale.vllm.device_path import DevicePath, load_items, load_rows
+from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
+
+BLOCK, KEYS = 4, ["%032x" % n for n in range(1, 5)]
+BLOCKS, HEADS, DIM = 5, 3, 8
+
+
+def item(number, begin, count):
+    return LoadItem(KEYS[number], "ab" * 16, None, np.arange(count, dtype=np.int32), begin)
+
+
+def job(begin, end, blocks, items, name="q"):
+    return LoadJob(name, begin, end, begin // BLOCK, blocks, items)
+
+
+# -- what is loaded ---------------------------------------------------------------------------------
+
+
+def test_records_are_placed_from_where_the_prefix_cache_ends():
+    """Tokens 4 to 10 are wanted of records that stand at 2 to 5, 6 to 8 and 9 to 11."""
+    items = load_items([job(4, 11, [7, 9], [item(0, 2, 4), item(1, 6, 3), item(2, 9, 3)])])
+    assert [(key, position, first, count) for key, _, _, _, position, first, count in items] == [
+        (KEYS[0], 2, 2, 2), (KEYS[1], 6, 0, 3), (KEYS[2], 9, 0, 2)
+    ]
+
+
+def test_rows_are_the_slots_of_all_jobs_in_order():
+    jobs = [job(4, 11, [7, 9], [item(0, 4, 7)]), job(1, 3, [2], [item(1, 1, 2)])]
+    rows = load_rows(jobs, BLOCK)
+    assert rows.dtype == np.uint32
+    assert rows.tolist() == [28, 29, 30, 31, 36, 37, 38, 9, 10]
+    assert len(rows) == sum(entry[-1] for entry in load_items(jobs))
+
+
+# -- how the cache is described ---------------------------------------------------------------------
+
+
+def families():
+    packed = torch.arange(BLOCKS * BLOCK * HEADS * 2 * DIM, dtype=torch.int32).to(torch.bfloat16)
+    return {
+        "packed, NHD": packed.view(BLOCKS, BLOCK, HEADS, 2 * DIM).transpose(1, 2),
+        "packed, HND": packed.view(BLOCKS, HEADS, BLOCK, 2 * DIM),
+        "two first": packed.view(2, BLOCKS, BLOCK, HEADS, DIM),
+        "two second": packed.view(BLOCKS, 2, BLOCK, HEADS, DIM),
+        "kernel blocks": packed.view(2 * BLOCKS, HEADS, BLOCK // 2, 2 * DIM),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(families()))
+def test_described_addresses_are_those_of_the_elements(name):
+    cache = families()[name]
+    told = layout.describe([cache, cache], BLOCKS)
+    assert told["dtype"] == "bf16" and told["n_rows"] == BLOCKS * BLOCK and len(told["k"]) == 2
+    reader = layout.StridedLayout([cache], BLOCKS)
+    storage = cache.untyped_storage()
+    bits = torch.frombuffer(bytearray(bytes(storage)), dtype=torch.bfloat16)
+    slots = torch.tensor([0, 6, 2 * BLOCK + 3, BLOCKS * BLOCK - 1])
+    for part, base, read in zip(("k_strides", "v_strides"), ("k", "v"), reader.read(0, slots)):
+        block, row, head = told[part]
+        start = told[base][0] - storage.data_ptr()
+        for slot, rows in zip(slots.tolist(), read):
+            per = told["rows_per_block"]
+            for h in range(HEADS):
+                at = (start + slot // per * block + slot % per * row + h * head) // 2
+                assert torch.equal(bits[at : at + DIM], rows[h])
+
+
+def test_layers_that_differ_are_not_described():
+    one, other = torch.zeros(BLOCKS, HEADS, BLOCK, 2 * DIM), torch.zeros(BLOCKS, HEADS, 2 * BLOCK, 2 * DIM)
+    with pytest.raises(ValueError, match="different shapes"):
+        layout.describe([one, other], BLOCKS)
+    with pytest.raises(ValueError, match="int32"):
+        layout.describe([one.int()], BLOCKS)
+
+
+# -- captures ---------------------------------------------------------------------------------------
+
+
+class Batch:
+    """Captures whose bytes arrive when the test says so."""
+
+    def __init__(self, runs):
+        self.runs, self.arrived, self.stored, self.keys = runs, threading.Event(), [], None
+
+    def wait(self):
+        assert self.arrived.wait(20)
+
+    def first_layer_keys(self, number):
+        tokens = self.runs[number][1]
+        return np.ones((len(tokens), HEADS, DIM), np.float32) if self.keys is None else self.keys
+
+    def store(self, number):
+        if self.runs[number][0]["key"] == KEYS[3]:
+            raise MemoryError("full")
+        self.stored.append(number)
+
+
+class Device:
+    def __init__(self):
+        self.batches, self.loads, self.closed = [], [], False
+
+    def load(self, items, rows, stream):
+        self.loads.append((items, rows, stream))
+
+    def begin_capture(self, runs, stream):
+        if not runs[0][0]["key"]:
+            raise RuntimeError("no room on the device")
+        self.batches.append(Batch(runs))
+        return self.batches[-1]
+
+    def close(self):
+        self.closed = True
+
+
+class Records:
+    """As RankRecords, with one key that was erased meanwhile."""
+
+    def keep(self, meta, fence, store):
+        if meta["key"] == KEYS[2]:
+            return "capture_erased"
+        store()
+        return None
+
+    def evicted(self):
+        return [KEYS[1]]
+
+
+class Repeated:
+    def __init__(self):
+        self.answer = True
+
+    def agree_plain(self, tokens, keys):
+        return self.answer
+
+
+@pytest.fixture
+def path():
+    made = DevicePath(Records(), Device(), BLOCK, Repeated(), 0, lambda: 77)
+    yield made
+    made.close()
+    assert made._device.closed
+
+
+def captures(*keys):
+    tokens = np.arange(3, dtype=np.int32)
+    return [CaptureJob("q", key, 5, tokens, 1, [6, 2], {"key": key}, 0) for key in keys]
+
+
+def test_a_step_does_not_wait_for_its_captures(path):
+    acks = WorkerAcks()
+    path.save(captures(KEYS[0], KEYS[2], KEYS[3]), acks)  # returns although nothing has arrived
+    batch = path._device.batches[0]
+    assert not acks.captured and not acks.empty()
+    assert batch.runs[0][3].tolist() == [25, 26, 27] and batch.runs[0][2] == 5
+    threading.Timer(0.05, batch.arrived.set).start()
+    told = pickle.loads(pickle.dumps(acks))  # what goes to another process waits
+    assert told.captured == [(0, KEYS[0])]
+    assert told.refused == [(0, KEYS[2], "capture_erased"), (0, KEYS[3], "capture_store_full")]
+    assert told.lost == [(0, KEYS[1])] and batch.stored == [0] and not told.later
+    assert acks.settle().captured == told.captured, "settled once"
+
+
+def test_captures_of_all_ranks_are_joined_when_they_are_known(path):
+    mine, other = WorkerAcks(), WorkerAcks(captured=[(1, KEYS[0])])
+    path.save(captures(KEYS[0]), mine)
+    path._device.batches[0].arrived.set()
+    assert sorted(other.aggregate(mine).captured) == [(0, KEYS[0]), (1, KEYS[0])]
+
+
+def test_keys_that_do_not_rotate_as_said_are_not_stored(path):
+    acks = WorkerAcks()
+    path._repeated.answer = False
+    path.save(captures(KEYS[0]), acks)
+    path._device.batches[0].arrived.set()
+    assert acks.settle().refused == [(0, KEYS[0], "capture_rotation")]
+    assert not path._device.batches[0].stored
+
+
+def test_a_capture_that_cannot_begin_is_refused_at_once(path):
+    acks = WorkerAcks()
+    path.save(captures(""), acks)
+    assert acks.refused == [(0, "", "capture_failed")] and not acks.later
+
+
+def test_loads_go_to_the_engines_stream(path):
+    path.load([job(4, 8, [7], [item(0, 4, 4)])])
+    items, rows, stream = path._device.loads[0]
+    assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
+
+
+# -- settings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "budget"), [("2GiB", 2 << 30), (4096, 4096), (0, 0), (0.25, 0.25)]
+)
+def test_budgets_are_sizes_or_fractions_of_what_is_free(tmp_path, given, budget):
+    made = settings.load_settings({"data_dir": str(tmp_path), "gpu_budget": given})
+    assert made.gpu_budget == budget
+    assert settings.budget_bytes(made.gpu_budget, 1000) == (250 if given == 0.25 else budget)
+
+
+@pytest.mark.parametrize("given", [1.0, 0.0, -0.5, float("nan"), "half", True])
+def test_other_budgets_are_refused(tmp_path, given):
+    with pytest.raises(ValueError, match="gpu_budget"):
+        settings.load_settings({"data_dir": str(tmp_path), "gpu_budget": given})
