@@ -30,6 +30,9 @@ enum class MissReason : std::uint8_t {
   kNoRoom,        ///< on disk, and the host budget is full of leased records ("host_budget_full")
   kSlowLoad,      ///< loading it would take longer than prefilling its tokens
                   ///< ("load_slower_than_prefill")
+  kNoDeviceRoom,  ///< stored, and what a device reads is full of records in use
+                  ///< ("device_budget_full")
+  kDeviceFailed,  ///< stored, and the device's memory failed ("device_failed")
 };
 [[nodiscard]] INFERSCALE_API const char* miss_reason_name(MissReason reason);
 
@@ -69,7 +72,7 @@ class INFERSCALE_API Lease {
 };
 
 struct TierStats {
-  std::string name;  ///< "host", "disk"
+  std::string name;  ///< "gpu", "pinned", "host", "disk"
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
   std::uint64_t budget_bytes = 0;
@@ -100,6 +103,7 @@ struct EraseCounts {
   std::uint64_t leased =
       0;                  ///< of these, how many were in use: unusable at once, wiped when released
   std::uint64_t gpu = 0;  ///< in the memory of an engine's device
+  std::uint64_t pinned = 0;  ///< in memory of the host that the device reads
   /// Why an engine that keeps records could not be asked to erase them; empty when it did, or when
   /// none keeps any. They are unusable all the same (`OwnerEpoch::epoch`).
   std::string unreached;

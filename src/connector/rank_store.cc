@@ -52,7 +52,10 @@ StatusCode code_of(MissReason reason) {
       return StatusCode::kInvalidArgument;
     case MissReason::kNoRoom:
     case MissReason::kSlowLoad:
+    case MissReason::kNoDeviceRoom:
       return StatusCode::kResourceExhausted;
+    case MissReason::kDeviceFailed:
+      return StatusCode::kUnavailable;
     case MissReason::kNone:
     case MissReason::kAbsent:
     case MissReason::kEvicted:

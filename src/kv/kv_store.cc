@@ -15,6 +15,7 @@
 #include "kv/host_tier.h"
 #include "kv/lease_table.h"
 #include "kv/load_rate.h"
+#include "kv/record_check.h"
 #include "kv/tier.h"
 
 namespace inferscale {
@@ -27,23 +28,6 @@ constexpr std::size_t kWrittenLaterPerPut = 8;
 constexpr std::size_t kRememberedKeys = 1U << 16;
 
 using RecordPtr = std::shared_ptr<const Record>;
-
-/// Every field of a request against the record found under its key: a key is a name, not a proof.
-MissReason mismatch(const RecordRequest& request, const Record& record) {
-  const RecordMeta& meta = record.meta();
-  if (meta.model_fingerprint != request.model_fingerprint || meta.shape != request.shape) {
-    return MissReason::kWrongModel;
-  }
-  if (meta.scope != request.scope) {
-    return MissReason::kWrongScope;
-  }
-  if (!std::equal(request.token_ids.begin(), request.token_ids.end(), record.token_ids().begin(),
-                  record.token_ids().end())) {
-    return MissReason::kWrongTokens;
-  }
-  return request.any_context || meta.context_id == request.context_id ? MissReason::kNone
-                                                                      : MissReason::kWrongContext;
-}
 
 class TieredKvStore final : public KvStore {
  public:
@@ -136,7 +120,7 @@ Lease TieredKvStore::acquire_one(const RecordRequest& request) {
     const std::lock_guard lock(mutex_);
     return miss(found.corrupt ? MissReason::kChecksum : reason_for_absence(request.key));
   }
-  const MissReason reason = mismatch(request, *found.record);
+  const MissReason reason = mismatch(request, found.record->meta(), found.record->token_ids());
   if (reason != MissReason::kNone) {
     const std::lock_guard lock(mutex_);
     return miss(reason);

@@ -27,8 +27,7 @@ class DeviceClock {
   DeviceClock& operator=(const DeviceClock&) = delete;
 
   /// A ticket that passes when what has been put into `stream` until now has been done. Does not
-  /// wait. Errors: kUnavailable (the device failed), kResourceExhausted (too many that have not
-  /// passed yet).
+  /// wait. Errors: kUnavailable (the device failed; nothing that was written is trusted any more).
   [[nodiscard]] virtual Result<DeviceTicket> mark(void* stream) = 0;
   /// Whether it has passed. Does not wait. False for ever once the device has failed: nobody can
   /// tell then what it still reads.
@@ -54,8 +53,9 @@ class DeviceClock {
 /// - Pages that nobody was given since they were last written need no ticket: the order of the
 ///   memory's own calls is enough.
 ///
-/// **Failure.** After an error other than kInvalidArgument and kResourceExhausted the pages that
-/// were named hold anything: they may not be served, and are zeroed before they are used again.
+/// **Failure.** After an error of `write` or `copy` with kUnavailable the pages that were named
+/// hold anything: they may not be served, and are zeroed before they are used again. After one of
+/// `publish` or `settle` nothing that was written is trusted any more.
 ///
 /// Thread-safe; calls that name the same pages are ordered by the caller.
 class PageMemory {
@@ -80,8 +80,8 @@ class PageMemory {
   [[nodiscard]] virtual Status write(std::span<const std::uint32_t> pages,
                                      const Record& record) = 0;
   /// Writes every byte of pages[i] from sources[i], a page of the same layout at an address of the
-  /// host. The sources stay readable and unchanged until the ticket has passed, or for good after
-  /// an error with kUnavailable. Errors: as `write`.
+  /// host. The sources stay readable and unchanged until the ticket, of the device's clock, has
+  /// passed; after an error nothing reads them any more. Errors: as `write`.
   [[nodiscard]] virtual Result<DeviceTicket> copy(std::span<const std::uint32_t> pages,
                                                   std::span<const std::byte* const> sources) = 0;
   /// Every byte zero. Errors: kInvalidArgument, kUnavailable.

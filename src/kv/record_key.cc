@@ -66,6 +66,10 @@ const char* miss_reason_name(MissReason reason) {
       return "host_budget_full";
     case MissReason::kSlowLoad:
       return "load_slower_than_prefill";
+    case MissReason::kNoDeviceRoom:
+      return "device_budget_full";
+    case MissReason::kDeviceFailed:
+      return "device_failed";
     case MissReason::kWrongContext:
       return "wrong_context";
   }
