@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "connector/rank_store_parts.h"
+
 namespace inferscale {
 namespace {
 
@@ -69,11 +71,6 @@ Status closed() { return unavailable("the record store is closed"); }
 
 }  // namespace
 
-struct RankStore::Files {
-  std::optional<FileLock> lock;
-  std::unique_ptr<KvStore> store;
-};
-
 RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
                      std::shared_ptr<const RopeTable> rope, std::shared_ptr<Files> files)
     : options_(std::move(options)),
@@ -98,6 +95,9 @@ Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
     store.directory = options.directory / "kv";
   }
   INFERSCALE_ASSIGN_OR_RETURN(files->store, KvStore::open(store));
+  if (options.device != nullptr) {
+    INFERSCALE_RETURN_IF_ERROR(put_device_before(options, shape, files.get()));
+  }
   return std::unique_ptr<RankStore>(
       new RankStore(std::move(options), shape, std::move(rope), std::move(files)));
 }
@@ -167,11 +167,12 @@ std::uint64_t RankStore::unreadable() const {
   return unreadable_;
 }
 
-void RankStore::check_lease(const LoadItem& item, const Lease& lease, PreparedLoad* load) const {
+void RankStore::check_lease(const LoadItem& item, const RecordMeta* meta, MissReason reason,
+                            PreparedLoad* load) const {
   const std::string name = "record " + item.key.value.to_hex();
-  if (!lease.ready()) {
-    load->status_ = Status(code_of(lease.reason()), name + ": " + miss_reason_name(lease.reason()));
-  } else if (!is_own(lease.record()->meta())) {
+  if (meta == nullptr) {
+    load->status_ = Status(code_of(reason), name + ": " + miss_reason_name(reason));
+  } else if (!is_own(*meta)) {
     load->status_ = invalid_argument(name + ": " + miss_reason_name(MissReason::kWrongModel));
   } else if (std::uint64_t{item.first_position} + item.tokens.size() > rope_->max_positions()) {
     load->status_ = invalid_argument(fmt::format(
@@ -183,13 +184,7 @@ void RankStore::check_lease(const LoadItem& item, const Lease& lease, PreparedLo
   }
 }
 
-PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
-  PreparedLoad load;
-  const Result<std::shared_ptr<Files>> files = this->files();
-  if (!files.ok()) {
-    load.status_ = files.status();
-    return load;
-  }
+std::vector<RecordRequest> RankStore::requests_of(std::span<const LoadItem> items) const {
   std::vector<RecordRequest> requests;
   for (const LoadItem& item : items) {
     RecordRequest& request = requests.emplace_back();
@@ -201,9 +196,32 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
     request.any_context = !item.context_id.has_value();
     request.context_id = item.context_id.value_or(Hash128{});
   }
-  std::vector<Lease> leases = (*files)->store->acquire(requests);
+  return requests;
+}
+
+PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
+  PreparedLoad load;
+  const Result<std::shared_ptr<Files>> files = this->files();
+  if (!files.ok()) {
+    load.status_ = files.status();
+    return load;
+  }
+  const std::vector<RecordRequest> requests = requests_of(items);
+  std::vector<Lease> leases;
+  std::vector<PageLease> pages;
+  if ((*files)->device != nullptr) {
+    pages = (*files)->device->acquire_pages(requests);
+  } else {
+    leases = (*files)->store->acquire(requests);
+  }
   for (std::size_t i = 0; i < items.size() && load.status_.ok(); ++i) {
-    check_lease(items[i], leases[i], &load);
+    if (!pages.empty()) {
+      check_lease(items[i], pages[i].ready() ? &pages[i].meta() : nullptr, pages[i].reason(),
+                  &load);
+    } else {
+      check_lease(items[i], leases[i].ready() ? &leases[i].record()->meta() : nullptr,
+                  leases[i].reason(), &load);
+    }
   }
   if (!load.status_.ok()) {
     return load;
@@ -213,6 +231,7 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
     load.first_positions_.push_back(item.first_position);
   }
   load.leases_ = std::move(leases);
+  load.pages_ = std::move(pages);
   return load;
 }
 
@@ -238,6 +257,9 @@ Status RankStore::compose(std::span<const PreparedLoad* const> loads,
   std::size_t n_tokens = 0;
   for (const PreparedLoad* load : loads) {
     INFERSCALE_RETURN_IF_ERROR(load->status());
+    if (!load->pages_.empty()) {
+      return invalid_argument("a load is for a device's cache, not for rows of the host");
+    }
     for (std::size_t i = 0; i < load->leases_.size(); ++i) {
       ComposeItem& item = items.emplace_back();
       item.record = load->leases_[i].record();
@@ -258,6 +280,14 @@ Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> toke
                           std::uint32_t first_position, const ConstCacheLayout& cache) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, tokens.size()));
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta_of(meta), tokens));
+  CaptureSource source;
+  source.first_position = first_position;
+  INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
+  return keep(*files, meta.key, std::move(builder));
+}
+
+RecordMeta RankStore::meta_of(const CaptureMeta& meta) const {
   RecordMeta full;
   full.model_fingerprint = options_.spec.fingerprint;
   full.context_id = meta.context_id;
@@ -268,11 +298,11 @@ Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> toke
   full.shard_index = options_.shard_index;
   full.shard_count = options_.shard_count;
   full.context_tokens = meta.context_tokens;
-  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(full, tokens));
-  CaptureSource source;
-  source.first_position = first_position;
-  INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
-  const Status stored = files->store->put(meta.key, std::move(builder).seal());
+  return full;
+}
+
+Status RankStore::keep(Files& files, const RecordKey& key, RecordBuilder builder) {
+  const Status stored = files.store->put(key, std::move(builder).seal());
   // A disk that fails degrades the store, and `stats` says so; the record is there all the same.
   return stored.code() == StatusCode::kUnavailable ? Status() : stored;
 }

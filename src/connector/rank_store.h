@@ -16,6 +16,9 @@
 #include "inferscale/kv_store.h"
 #include "inferscale/model_spec.h"
 #include "inferscale/status.h"
+#include "kv/device_backend.h"
+#include "kv/device_store.h"
+#include "kv/page_lease.h"
 
 namespace inferscale {
 
@@ -29,6 +32,14 @@ struct RankStoreOptions {
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   std::uint32_t max_positions = 0;  ///< the longest sequence that the engine serves
+
+  /// Makes the device whose memory holds the engine's cache, and is to hold records; none: records
+  /// are composed from memory of the host into memory of the host.
+  DeviceFactory device;
+  int device_index = 0;
+  std::uint64_t gpu_budget_bytes = 0;     ///< of records in the device's memory
+  std::uint64_t pinned_budget_bytes = 0;  ///< of records in memory of the host that it reads
+  std::uint32_t tokens_per_page = 4;
 };
 
 /// A record that a request wants, and where its first token stands.
@@ -59,7 +70,8 @@ class PreparedLoad {
   Status status_;
   RecordKey failed_key_;
   std::size_t tokens_ = 0;
-  std::vector<Lease> leases_;
+  std::vector<Lease> leases_;     // without a device
+  std::vector<PageLease> pages_;  // with one
   std::vector<std::uint32_t> first_positions_;
 };
 
@@ -70,6 +82,25 @@ struct CaptureMeta {
   Hash128 context_id;
   ContextKind context_kind = ContextKind::kHeader;
   std::uint32_t context_tokens = 0;
+};
+
+/// A run of tokens in the engine's cache that is to become a record.
+struct CaptureItem {
+  CaptureMeta meta;
+  std::vector<TokenId> tokens;
+  std::uint32_t first_position = 0;
+};
+
+/// Records that a device is reading from the engine's cache. Movable; one thread at a time.
+class PendingCapture {
+ public:
+  /// Whether finishing it would not wait for the device.
+  [[nodiscard]] bool ready() const { return batch_ == nullptr || batch_->ready(); }
+
+ private:
+  friend class RankStore;
+  std::unique_ptr<CaptureBatch> batch_;
+  std::vector<CaptureItem> items_;
 };
 
 /// A record as the scheduler's side needs to know it.
@@ -91,7 +122,7 @@ struct StoreVerdict {
 class RankStore {
  public:
   /// Errors: kInvalidArgument (options), kConflict (another process has the directory),
-  /// kUnavailable, kResourceExhausted (memory).
+  /// kUnavailable, kResourceExhausted (memory), kUnsupported (the device).
   [[nodiscard]] static Result<std::unique_ptr<RankStore>> open(RankStoreOptions options);
 
   /// Every record of this model and shard, in the order of their keys; reads all of them. What is
@@ -100,12 +131,12 @@ class RankStore {
   /// Records that `records` or `verify` could not read since the store was opened.
   [[nodiscard]] std::uint64_t unreadable() const;
 
-  /// Verifies and leases what a request wants.
+  /// Verifies and leases what a request wants: in memory of the device's, where there is one.
   [[nodiscard]] PreparedLoad prepare(std::span<const LoadItem> items);
 
   /// Writes prepared records one after the other into the rows 0, 1, … of `cache`, keys rotated to
   /// where each record's tokens stand. Errors: kInvalidArgument (shape, or another number of rows
-  /// than the loads have tokens; a load that is not ok): nothing is written.
+  /// than the loads have tokens; a load that is not ok, or is for a device): nothing is written.
   [[nodiscard]] Status compose(std::span<const PreparedLoad* const> loads,
                                const CacheLayout& cache) const;
 
@@ -114,6 +145,32 @@ class RankStore {
   /// positions, meta), kResourceExhausted (no tier has room), kUnavailable (closed).
   [[nodiscard]] Status capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
                                std::uint32_t first_position, const ConstCacheLayout& cache);
+
+  // With a device. A stream is the engine's own handle.
+
+  /// Says where the engine's cache is: memory of the device that outlives this store and all loads.
+  /// `max_tokens` is what one compose or capture may have. Again: another cache from now on.
+  /// Errors: kInvalidArgument (no device; shape, layout, max_tokens), kUnsupported (a layout that
+  /// the kernels do not know), kResourceExhausted, kUnavailable.
+  [[nodiscard]] Status bind_cache(const CacheLayout& cache, std::size_t max_tokens);
+
+  /// As `compose`, into the bound cache: rows[i] is the row of token i of all loads one after the
+  /// other. One piece of work for all, put into `stream`; waits for nothing. The loads may be
+  /// released when it returns: their pages stay until the stream has read them. Errors:
+  /// kInvalidArgument: nothing was put into the stream; kUnavailable (the device failed: the rows
+  /// may hold anything).
+  [[nodiscard]] Status compose_paged(std::span<const PreparedLoad* const> loads,
+                                     std::span<const std::uint32_t> rows, void* stream);
+
+  /// Reads runs of tokens out of the bound cache: rows[i] is the row of token i of all items one
+  /// after the other. Put into `stream`, which may change the rows later; waits for nothing.
+  /// Errors: kInvalidArgument, kResourceExhausted (too many are pending), kUnavailable.
+  [[nodiscard]] Result<PendingCapture> capture_paged(std::vector<CaptureItem> items,
+                                                     std::span<const std::uint32_t> rows,
+                                                     void* stream);
+  /// Waits for the device if it must, and stores the records: a status for each item, as `capture`
+  /// gives. Errors: kUnavailable (the device failed, or closed: nothing was stored).
+  [[nodiscard]] Result<std::vector<Status>> finish(PendingCapture pending);
 
   [[nodiscard]] bool contains(const RecordKey& key) const;
   /// As KvStore's. kUnavailable also when closed.
@@ -134,12 +191,20 @@ class RankStore {
 
  private:
   struct Files;  // the store and the lock on its directory, in the order in which they end
+  struct Bound;  // a cache and the kernels that work on it
 
   RankStore(RankStoreOptions options, const KvShape& shape, std::shared_ptr<const RopeTable> rope,
             std::shared_ptr<Files> files);
   [[nodiscard]] Result<std::shared_ptr<Files>> files() const;
+  [[nodiscard]] static Status put_device_before(const RankStoreOptions& options,
+                                                const KvShape& shape, Files* files);
   [[nodiscard]] bool is_own(const RecordMeta& meta) const;
-  void check_lease(const LoadItem& item, const Lease& lease, PreparedLoad* load) const;
+  void check_lease(const LoadItem& item, const RecordMeta* meta, MissReason reason,
+                   PreparedLoad* load) const;
+  [[nodiscard]] std::vector<RecordRequest> requests_of(std::span<const LoadItem> items) const;
+  [[nodiscard]] RecordMeta meta_of(const CaptureMeta& meta) const;
+  [[nodiscard]] static Status keep(Files& files, const RecordKey& key, RecordBuilder builder);
+  [[nodiscard]] Result<std::shared_ptr<Bound>> bound() const;
   [[nodiscard]] Status check_cache(const KvShape& shape, std::size_t n_rows,
                                    std::size_t n_tokens) const;
   Result<StoreVerdict> read_all(const std::function<void(const RecordKey&, const Record&)>& keep);
@@ -147,8 +212,9 @@ class RankStore {
   const RankStoreOptions options_;
   const KvShape shape_;
   const std::shared_ptr<const RopeTable> rope_;
-  mutable std::mutex mutex_;  // of files_ and unreadable_
+  mutable std::mutex mutex_;  // of files_, bound_ and unreadable_
   std::shared_ptr<Files> files_;
+  std::shared_ptr<Bound> bound_;
   std::uint64_t unreadable_ = 0;
 };
 

@@ -12,6 +12,17 @@ std::shared_ptr<PageTier> make_tier(std::shared_ptr<PageMemory> memory,
   return memory != nullptr ? PageTier::create(std::move(memory), clock) : nullptr;
 }
 
+std::vector<std::shared_ptr<PageTier>> those_of(const std::shared_ptr<PageTier>& first,
+                                                const std::shared_ptr<PageTier>& second) {
+  std::vector<std::shared_ptr<PageTier>> tiers;
+  for (const auto& tier : {first, second}) {
+    if (tier != nullptr) {
+      tiers.push_back(tier);
+    }
+  }
+  return tiers;
+}
+
 MissReason miss_of(const Status& not_put) {
   switch (not_put.code()) {
     case StatusCode::kResourceExhausted:
@@ -24,6 +35,33 @@ MissReason miss_of(const Status& not_put) {
 }
 
 }  // namespace
+
+bool DeviceStreams::owns(const PageLease& lease) const {
+  return lease.ready() && std::any_of(tiers_.begin(), tiers_.end(),
+                                      [&](const auto& tier) { return tier.get() == lease.tier(); });
+}
+
+Status DeviceStreams::publish(void* stream) {
+  Status status;
+  for (const auto& tier : tiers_) {
+    if (Status published = tier->publish(stream); !published.ok()) {
+      status = std::move(published);
+    }
+  }
+  return status;
+}
+
+Status DeviceStreams::note_use(std::span<const PageLease* const> leases, void* stream) {
+  const Result<DeviceTicket> ticket = clock_->mark(stream);
+  for (const auto& tier : tiers_) {
+    if (ticket.ok()) {
+      tier->note_use(leases, stream, *ticket);
+    } else {
+      tier->fail(ticket.status());
+    }
+  }
+  return ticket.status();
+}
 
 Result<std::unique_ptr<DeviceStore>> DeviceStore::create(std::unique_ptr<KvStore> below,
                                                          std::shared_ptr<DeviceBackend> device) {
@@ -39,13 +77,9 @@ DeviceStore::DeviceStore(std::unique_ptr<KvStore> below, std::shared_ptr<DeviceB
       device_(std::move(device)),
       clock_(device_->clock()),
       gpu_(make_tier(device_->gpu(), clock_)),
-      pinned_(make_tier(device_->pinned(), clock_)) {
-  for (const TierPtr& tier : {gpu_, pinned_}) {
-    if (tier != nullptr) {
-      tiers_.push_back(tier);
-    }
-  }
-}
+      pinned_(make_tier(device_->pinned(), clock_)),
+      tiers_(those_of(gpu_, pinned_)),
+      streams_(std::make_shared<DeviceStreams>(clock_, tiers_)) {}
 
 PageLease DeviceStore::miss(MissReason reason) {
   ++misses_by_reason_[static_cast<std::size_t>(reason)];
@@ -165,28 +199,6 @@ void DeviceStore::note_evicted(std::span<const RecordKey> from_gpu) {
       pinned_->touch(key);
     }
   }
-}
-
-Status DeviceStore::publish(void* stream) {
-  Status status;
-  for (const TierPtr& tier : tiers_) {
-    if (Status published = tier->publish(stream); !published.ok()) {
-      status = std::move(published);
-    }
-  }
-  return status;
-}
-
-Status DeviceStore::note_use(std::span<const PageLease* const> leases, void* stream) {
-  const Result<DeviceTicket> ticket = clock_->mark(stream);
-  for (const TierPtr& tier : tiers_) {
-    if (ticket.ok()) {
-      tier->note_use(leases, stream, *ticket);
-    } else {
-      tier->fail(ticket.status());
-    }
-  }
-  return ticket.status();
 }
 
 Status DeviceStore::put(const RecordKey& key, std::shared_ptr<const Record> record) {

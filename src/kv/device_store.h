@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "inferscale/kv_store.h"
@@ -12,6 +13,27 @@
 #include "kv/page_tier.h"
 
 namespace inferscale {
+
+/// What work of a device's streams has to do with pages; it needs no store, and outlives it.
+/// Thread-safe.
+class DeviceStreams {
+ public:
+  DeviceStreams(std::shared_ptr<DeviceClock> clock, std::vector<std::shared_ptr<PageTier>> tiers)
+      : clock_(std::move(clock)), tiers_(std::move(tiers)) {}
+
+  /// Whether the lease is one of these tiers.
+  [[nodiscard]] bool owns(const PageLease& lease) const;
+  /// Work that is put into `stream` from now on may read the pages of all leases given so far.
+  /// Errors: kUnavailable (the device failed).
+  [[nodiscard]] Status publish(void* stream);
+  /// What was put into `stream` until now may read the pages of these leases; they may be released
+  /// afterwards. Errors: kUnavailable (the device failed; nothing is leased any more).
+  [[nodiscard]] Status note_use(std::span<const PageLease* const> leases, void* stream);
+
+ private:
+  const std::shared_ptr<DeviceClock> clock_;
+  const std::vector<std::shared_ptr<PageTier>> tiers_;
+};
 
 /// A KvStore with tiers that a device reads in front of it: its own memory ("gpu") and pinned
 /// memory of the host ("pinned"). Records come up by use: from the store into pinned pages, from
@@ -33,12 +55,7 @@ class DeviceStore final : public KvStore {
   /// kNoDeviceRoom (it is in the store, and no tier has room), kDeviceFailed, and kWrongModel also
   /// for a record of another codec than the pages'.
   [[nodiscard]] std::vector<PageLease> acquire_pages(std::span<const RecordRequest> requests);
-  /// Work that is put into `stream` from now on may read the pages of all leases given so far.
-  /// Errors: kUnavailable (the device failed).
-  [[nodiscard]] Status publish(void* stream);
-  /// What was put into `stream` until now may read the pages of these leases; they may be released
-  /// afterwards. Errors: kUnavailable (the device failed; nothing is leased any more).
-  [[nodiscard]] Status note_use(std::span<const PageLease* const> leases, void* stream);
+  [[nodiscard]] std::shared_ptr<DeviceStreams> streams() const { return streams_; }
   [[nodiscard]] DeviceBackend& device() const { return *device_; }
 
   // KvStore. `acquire` and `put` speak of the store below; what is erased goes from all tiers, in
@@ -78,9 +95,10 @@ class DeviceStore final : public KvStore {
   const std::unique_ptr<KvStore> below_;
   const std::shared_ptr<DeviceBackend> device_;
   const std::shared_ptr<DeviceClock> clock_;
-  const TierPtr gpu_;           // may be null, but not both
-  const TierPtr pinned_;        // may be null
-  std::vector<TierPtr> tiers_;  // those that there are, the fastest first
+  const TierPtr gpu_;                 // may be null, but not both
+  const TierPtr pinned_;              // may be null
+  const std::vector<TierPtr> tiers_;  // those that there are, the fastest first
+  const std::shared_ptr<DeviceStreams> streams_;
 
   // Lock order: write_mutex_, moves_, those of the store below and of the tiers.
 

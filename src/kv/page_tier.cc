@@ -175,7 +175,9 @@ Status PageTier::store(RecordPtr record, Room room, const Fill& fill,
   (void)clean(taken.left);  // what cannot be zeroed is not used, which is all that is needed here
   const std::lock_guard lock(mutex_);
   if (!status.ok()) {
-    degraded_ = status.code() == StatusCode::kUnavailable ? status.message() : degraded_;
+    const bool refused = status.code() == StatusCode::kResourceExhausted ||
+                         status.code() == StatusCode::kInvalidArgument;
+    degraded_ = refused ? degraded_ : status.message();
     return has_room ? status.with_context(std::string(name()) + " tier") : status;
   }
   degraded_.clear();

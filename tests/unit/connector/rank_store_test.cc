@@ -2,116 +2,20 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
+#include <utility>
+#include <vector>
 
+#include "unit/connector/rank_fixture.h"
 #include "unit/kv/files.h"
-#include "unit/kv/sample_records.h"
 #include "unit/kv/temp_directory.h"
 
 namespace inferscale::testing {
 namespace {
 
-constexpr std::uint32_t kHeads = 4;
+INSTANTIATE_TEST_SUITE_P(OnHostAndDevice, RankStoreTest, ::testing::Bool(),
+                         [](const auto& of) { return of.param ? "Device" : "Host"; });
 
-ModelSpec model() {
-  ModelSpec spec;
-  spec.architecture = "llama";
-  spec.shape = {2, kHeads, 8, 4};
-  spec.rope.pairing = RopePairing::kHalves;
-  spec.rope.rotary_dim = 8;
-  spec.fingerprint = hash_of(0x11);
-  return spec;
-}
-
-RankStoreOptions options(const std::filesystem::path& directory = {}) {
-  RankStoreOptions options;
-  options.directory = directory;
-  options.host_budget_bytes = 1U << 20;
-  options.disk_budget_bytes = 1U << 26;
-  options.spec = model();
-  options.codec = KvCodec::kF32;
-  options.max_positions = 64;
-  return options;
-}
-
-std::unique_ptr<RankStore> open(const RankStoreOptions& options) {
-  auto store = RankStore::open(options);
-  EXPECT_TRUE(store.ok()) << store.status().to_string();
-  return store.ok() ? std::move(*store) : nullptr;
-}
-
-/// K and V rows of a model's cache, [layer][row][head][element].
-struct Rows {
-  explicit Rows(std::size_t n_rows, const KvShape& of = model().shape, float first = 0)
-      : shape(of),
-        rows(n_rows),
-        k(of.n_layers * n_rows * of.k_elements()),
-        v(of.n_layers * n_rows * of.v_elements()) {
-    for (std::size_t i = 0; first != 0 && i < k.size(); ++i) {
-      k[i] = first + 0.01F * static_cast<float>(i);
-    }
-    for (std::size_t i = 0; first != 0 && i < v.size(); ++i) {
-      v[i] = -first - 0.01F * static_cast<float>(i);
-    }
-  }
-  [[nodiscard]] CacheLayout layout() { return make<std::byte>(k.data(), v.data()); }
-  [[nodiscard]] ConstCacheLayout const_layout() const {
-    return make<const std::byte>(k.data(), v.data());
-  }
-  template <typename Byte, typename Float>
-  BasicCacheLayout<Byte> make(Float* k_data, Float* v_data) const {
-    BasicCacheLayout<Byte> cache;
-    cache.dtype = KvCodec::kF32;
-    cache.shape = shape;
-    cache.n_rows = rows;
-    cache.k_strides.head = shape.head_dim_k * 4;
-    cache.v_strides.head = shape.head_dim_v * 4;
-    cache.k_strides.row = shape.k_elements() * 4;
-    cache.v_strides.row = shape.v_elements() * 4;
-    for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-      cache.k.push_back(reinterpret_cast<Byte*>(k_data + layer * rows * shape.k_elements()));
-      cache.v.push_back(reinterpret_cast<Byte*>(v_data + layer * rows * shape.v_elements()));
-    }
-    return cache;
-  }
-  KvShape shape;
-  std::size_t rows;
-  std::vector<float> k, v;
-};
-
-CaptureMeta meta_of(std::uint32_t number) {
-  return {key_of(number), hash_of(0x33), hash_of(0x22), ContextKind::kWindow, 7};
-}
-
-std::vector<TokenId> tokens_of(std::uint32_t number) {
-  return {static_cast<TokenId>(number), 5, 6};
-}
-
-LoadItem item_of(std::uint32_t number, std::uint32_t first_position) {
-  return {key_of(number), hash_of(0x33), hash_of(0x22), tokens_of(number), first_position};
-}
-
-Status capture(RankStore& store, std::uint32_t number, const Rows& rows,
-               std::uint32_t first_position = 10) {
-  return store.capture(meta_of(number), tokens_of(number), first_position, rows.const_layout());
-}
-
-Status compose(RankStore& store, const std::vector<LoadItem>& items, Rows& out) {
-  const PreparedLoad load = store.prepare(items);
-  const PreparedLoad* const loads[] = {&load};
-  return store.compose(loads, out.layout());
-}
-
-float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  float largest = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::fabs(a[i] - b[i]));
-  }
-  return largest;
-}
-
-TEST(RankStore, GivesBackWhatWasCaptured) {
+TEST_P(RankStoreTest, GivesBackWhatWasCaptured) {
   const auto store = open(options());
   const Rows rows(3, model().shape, 1);
   ASSERT_TRUE(capture(*store, 1, rows).ok());
@@ -125,7 +29,7 @@ TEST(RankStore, GivesBackWhatWasCaptured) {
   EXPECT_EQ(back.v, rows.v);
 }
 
-TEST(RankStore, LoadsFollowEachOtherInTheRows) {
+TEST_P(RankStoreTest, LoadsFollowEachOtherInTheRows) {
   const auto store = open(options());
   const Rows a(3, model().shape, 1), b(3, model().shape, 2);
   ASSERT_TRUE(capture(*store, 1, a).ok());
@@ -136,7 +40,7 @@ TEST(RankStore, LoadsFollowEachOtherInTheRows) {
   EXPECT_EQ(loads[0].tokens(), 6U);
   const PreparedLoad* const both[] = {&loads[0], &loads[1]};
   Rows out(9);
-  ASSERT_TRUE(store->compose(both, out.layout()).ok());
+  ASSERT_TRUE(place(*store, both, out).ok());
   const std::size_t row = model().shape.v_elements();
   for (std::size_t i = 0; i < 3 * row; ++i) {
     EXPECT_EQ(out.v[i], b.v[i]);
@@ -145,7 +49,7 @@ TEST(RankStore, LoadsFollowEachOtherInTheRows) {
   }
 }
 
-TEST(RankStore, ARequestThatDoesNotMatchGetsNothing) {
+TEST_P(RankStoreTest, ARequestThatDoesNotMatchGetsNothing) {
   const auto store = open(options());
   ASSERT_TRUE(capture(*store, 1, Rows(3, model().shape, 1)).ok());
   const auto code = [&](auto change) {
@@ -156,7 +60,7 @@ TEST(RankStore, ARequestThatDoesNotMatchGetsNothing) {
     EXPECT_EQ(load.tokens(), load.status().ok() ? 3U : 0U);
     Rows out(3);
     const PreparedLoad* const loads[] = {&load};
-    EXPECT_EQ(store->compose(loads, out.layout()).ok(), load.status().ok());
+    EXPECT_EQ(place(*store, loads, out).ok(), load.status().ok());
     EXPECT_EQ(out.v == Rows(3).v, !load.status().ok()) << "a load that failed writes nothing";
     return load.status().code();
   };
@@ -172,7 +76,7 @@ TEST(RankStore, ARequestThatDoesNotMatchGetsNothing) {
   EXPECT_EQ(code([](LoadItem& i) { i.first_position = 0xFFFFFFFF; }), StatusCode::kInvalidArgument);
 }
 
-TEST(RankStore, RowsThatDoNotFitAreRefused) {
+TEST_P(RankStoreTest, RowsThatDoNotFitAreRefused) {
   const auto store = open(options());
   ASSERT_TRUE(capture(*store, 1, Rows(3, model().shape, 1)).ok());
   Rows few(2), many(4), shape(3, {2, kHeads, 8, 8}), layers(3, {1, kHeads, 8, 4});
@@ -185,7 +89,7 @@ TEST(RankStore, RowsThatDoNotFitAreRefused) {
   EXPECT_TRUE(compose(*store, {}, *std::make_unique<Rows>(0)).ok());
 }
 
-TEST(RankStore, OptionsAreChecked) {
+TEST_P(RankStoreTest, OptionsAreChecked) {
   const auto code = [](auto change) {
     RankStoreOptions changed = options();
     change(changed);
@@ -202,7 +106,7 @@ TEST(RankStore, OptionsAreChecked) {
   EXPECT_EQ(code([](auto& o) { o.host_budget_bytes = 0; }), StatusCode::kInvalidArgument);
 }
 
-TEST(RankStore, ARankHoldsItsShareOfTheHeads) {
+TEST_P(RankStoreTest, ARankHoldsItsShareOfTheHeads) {
   for (const auto& [shards, heads] : {std::pair{1U, 4U}, {2U, 2U}, {4U, 1U}, {8U, 1U}}) {
     RankStoreOptions sharded = options();
     sharded.shard_count = shards;
@@ -211,7 +115,7 @@ TEST(RankStore, ARankHoldsItsShareOfTheHeads) {
   }
 }
 
-TEST(RankStore, RecordsOfAnotherShardOrModelAreNotServed) {
+TEST_P(RankStoreTest, RecordsOfAnotherShardOrModelAreNotServed) {
   const TempDirectory directory;
   RankStoreOptions sharded = options(directory.path());
   sharded.shard_count = 2;
@@ -235,7 +139,7 @@ TEST(RankStore, RecordsOfAnotherShardOrModelAreNotServed) {
   }
 }
 
-TEST(RankStore, ARestartFindsTheRecords) {
+TEST_P(RankStoreTest, ARestartFindsTheRecords) {
   const TempDirectory directory;
   const Rows rows(3, model().shape, 1);
   {
@@ -265,7 +169,7 @@ TEST(RankStore, ARestartFindsTheRecords) {
   EXPECT_EQ(back.v, rows.v);
 }
 
-TEST(RankStore, DamagedRecordsAreNamedAndDropped) {
+TEST_P(RankStoreTest, DamagedRecordsAreNamedAndDropped) {
   const TempDirectory directory;
   ASSERT_TRUE(capture(*open(options(directory.path())), 1, Rows(3, model().shape, 1)).ok());
   for (const auto& path : files_below(directory.path() / "kv")) {
@@ -285,7 +189,7 @@ TEST(RankStore, DamagedRecordsAreNamedAndDropped) {
   EXPECT_TRUE(store->verify()->corrupt.empty());
 }
 
-TEST(RankStore, ALoadOutlivesAnEraseAndTheStore) {
+TEST_P(RankStoreTest, ALoadOutlivesAnEraseAndTheStore) {
   auto store = open(options());
   const Rows rows(3, model().shape, 1);
   ASSERT_TRUE(capture(*store, 1, rows).ok());
@@ -295,14 +199,15 @@ TEST(RankStore, ALoadOutlivesAnEraseAndTheStore) {
   EXPECT_EQ(counts->host, 1U);
   EXPECT_EQ(counts->leased, 1U);
   EXPECT_EQ(store->prepare(std::span(&item, 1)).status().code(), StatusCode::kNotFound);
-  store->close();
   Rows out(3);
+  ASSERT_TRUE(!with_device() || bind(*store, out).ok());
+  store->close();
   const PreparedLoad* const loads[] = {&load};
-  EXPECT_TRUE(store->compose(loads, out.layout()).ok());
+  EXPECT_TRUE(place(*store, loads, out).ok());
   EXPECT_EQ(out.v, rows.v);
 }
 
-TEST(RankStore, AClosedStoreSaysSo) {
+TEST_P(RankStoreTest, AClosedStoreSaysSo) {
   const TempDirectory directory;
   const auto store = open(options(directory.path()));
   const Rows rows(3, model().shape, 1);
