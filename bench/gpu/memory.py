@@ -23,37 +23,39 @@ class Memory:
         self.keys: list[str] = []
         self.header_key = ""
 
-    def encode_header(self) -> None:
+    def encode_header(self, salt: str = "") -> None:
         wanted = self.client.range(self.header, 0, HEADER)
-        request = self.client.request("encode", context="header", capture=[wanted])
+        request = self.client.request("encode", context="header", capture=[wanted], client_salt=salt)
         output, _ = self.rig.one(
             self.header + [5], request["salt"], self.rig.sampling(1, request["params"])
         )
         self.header_key = wanted["key"]
         _await(self.rig, [self.header_key], 20.0)
 
+    def send(self, fact: list[int], salt: str = "") -> tuple[str, str]:
+        """A request that encodes a fact behind the header; its name and the record's key."""
+        context = _core.context_id("header", np.asarray(self.header, np.int32), [])
+        prompt = self.header + fact
+        wanted = self.client.range(prompt, HEADER, len(prompt), "header", context)
+        request = self.client.request("encode", context="header", capture=[wanted], client_salt=salt)
+        name = self.rig.add(prompt, request["salt"], self.rig.sampling(1, request["params"]))
+        return name, wanted["key"]
+
     def encode(self, count: int, seconds: float, batch: int = 256) -> dict[str, Any]:
         """Encodes facts, ``batch`` requests at a time, until there are ``count`` more or time is up.
 
         The header's rows come from the prefix cache from the second on."""
-        rig, client = self.rig, self.client
-        context = _core.context_id("header", np.asarray(self.header, np.int32), [])
+        rig = self.rig
         begun, refused, made, batches = time.perf_counter(), 0, 0, []
         while made < count and time.perf_counter() - begun < seconds:
             size = min(batch, count - made)
             began = time.perf_counter()
-            expected = []
-            for _ in range(size):
-                fact = rig.tokens(self.draw, FACT)
-                prompt = self.header + fact
-                wanted = client.range(prompt, HEADER, len(prompt), "header", context)
-                request = client.request("encode", context="header", capture=[wanted])
-                rig.add(prompt, request["salt"], rig.sampling(1, request["params"]))
-                expected.append((fact, wanted["key"]))
+            facts = [rig.tokens(self.draw, FACT) for _ in range(size)]
+            keys = [self.send(fact)[1] for fact in facts]
             rig.drain()
-            missing = _await(rig, [key for _, key in expected], 20.0)
+            missing = _await(rig, keys, 20.0)
             batches.append(1e3 * (time.perf_counter() - began) / size)
-            for fact, key in expected:
+            for fact, key in zip(facts, keys):
                 if key not in missing:
                     self.facts.append(fact)
                     self.keys.append(key)
@@ -65,6 +67,14 @@ class Memory:
             "facts_per_s": round((made - refused) / elapsed, 1), "ms_per_fact_by_batch": summary(batches),
             "bytes_per_token": self.bytes_per_token(),
         }
+
+    def encode_again(self, batch: int) -> None:
+        """Captures the header and all facts once more, into the store that the worker uses now."""
+        self.encode_header("again")
+        for first in range(0, len(self.facts), batch):
+            keys = [self.send(fact, "again")[1] for fact in self.facts[first : first + batch]]
+            self.rig.drain()
+            _await(self.rig, keys, 20.0)
 
     def bytes_per_token(self) -> int:
         shape = self.rig.shape

@@ -28,8 +28,8 @@ class Options:
     gpu_memory_utilization: float = 0.5
     max_model_len: int = 4096
     gpu_budget: Any = "8GiB"
-    pinned_budget: Any = "12GiB"
-    host_budget: Any = "16GiB"
+    pinned_budget: Any = "6GiB"
+    host_budget: Any = "8GiB"
     connector: bool = True
 
 

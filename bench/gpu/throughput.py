@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from memory import Memory
-from rig import Rig, reply, summary
+from rig import FACT, Rig, reply, summary
 
 
 class Users:
@@ -43,10 +43,13 @@ class Users:
         request = memory.inject(picked, f"user-{user}")
         return rig.add(ids, request["salt"], rig.sampling(self.tokens, request["params"]))
 
-    def run(self, arm: str, warm_up: float, seconds: float) -> dict[str, Any]:
-        """Requests and tokens per second of the requests that ended in the time measured."""
+    def run(self, arm: str, warm_up: float, seconds: float, encoding: int = 0) -> dict[str, Any]:
+        """Requests and tokens per second of the requests that ended in the time measured.
+
+        ``encoding``: so many requests that encode new facts are under way all the time."""
         rig = self.rig
-        owner, begun_at = {}, {}
+        owner, begun_at, encoded = {}, {}, 0
+        encoders = {self._encode() for _ in range(encoding)}
         for user in range(len(self.facts)):
             name = self.send(arm, user)
             owner[name], begun_at[name] = user, time.perf_counter()
@@ -64,6 +67,11 @@ class Users:
                 if not output.finished:
                     continue
                 name = output.request_id
+                if name in encoders:
+                    encoders.remove(name)
+                    encoders.add(self._encode())
+                    encoded += measuring
+                    continue
                 user = owner.pop(name)
                 took = 1e3 * (time.perf_counter() - begun_at.pop(name))
                 if measuring:
@@ -75,7 +83,7 @@ class Users:
                 name = self.send(arm, user)
                 owner[name], begun_at[name] = user, time.perf_counter()
         elapsed = time.perf_counter() - start_measured
-        rig.engine.abort_request(list(owner))
+        rig.engine.abort_request([*owner, *encoders])
         rig.drain()
         return {
             "users": len(self.facts), "requests": done, "seconds": round(elapsed, 3),
@@ -83,8 +91,11 @@ class Users:
             "latency_ms": summary(latencies) if latencies else None,
             "step_ms": round(1e3 * elapsed / max(1, steps), 3),
             "injected_tokens_per_request": round(injected / max(1, wanted), 1),
-            "distinct_facts": self.distinct,
+            "distinct_facts": self.distinct, "encoded_per_s": round(encoded / elapsed, 1),
         }
+
+    def _encode(self) -> str:
+        return self.memory.send(self.rig.tokens(self.memory.draw, FACT), "beside")[0]
 
 
 def closed_loop(
@@ -103,4 +114,14 @@ def closed_loop(
             extra = 2.0 if arm == "warm" else 0.0  # every user's first request fills its cache
             found[f"{arm}@{n}"] = group.run(arm, warm_up + extra, seconds)
             print("throughput", n, arm, found[f"{arm}@{n}"]["requests_per_s"], flush=True)
+    return found
+
+
+def encoding_beside(rig: Rig, memory: Memory, n: int, k: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """What encoding in the background costs users who are served: with 0, 1 and 4 facts under way."""
+    group = Users(rig, memory, n, k, 50)
+    found: dict[str, Any] = {}
+    for number in range(rounds):
+        for encoding in random.Random(number).sample([0, 1, 4], 3):
+            found[f"{encoding} encoding, round {number}"] = group.run("inject", 1.0, seconds, encoding)
     return found

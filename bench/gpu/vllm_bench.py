@@ -1,6 +1,6 @@
 """Measures vLLM with the connector on a GPU, with random weights in the shape of a public model; JSON.
 
-  python bench/gpu/vllm_bench.py --shape llama-3.1-8b --out FILE [--parts gates,encode,ttft,throughput] [--seconds 400]
+  python bench/gpu/vllm_bench.py --shape llama-3.1-8b --out FILE [--parts smoke,facts,ttft] [--seconds 400]
 
 One engine in this process (vLLM, the inferscale package and their environment must be importable). FILE is written
 anew after every part, so that what was measured is kept however the run ends; each part has a share of --seconds
@@ -75,30 +75,48 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def paths_by_tier(rig: Rig) -> dict[str, Any]:
-    """The worker's own path, and one whose records stay in pinned memory, over the same store."""
+def pinned_path(rig: Rig) -> Any:
+    """A path of the worker whose records never leave pinned memory, over a store of its own."""
     from inferscale import _core
     from inferscale.vllm import device_path, layout, probe
+    from inferscale.vllm.store import RankRecords
 
     worker = rig.worker
-    if not isinstance(worker._path, device_path.DevicePath):
-        return {"host": worker._path}
     names = sorted(rig.caches, key=lambda name: int(name.split(".")[2]))
-    tensors = [rig.caches[name] for name in names]
-    caches = layout.describe(tensors, int(worker._cache_config.num_blocks))
+    caches = layout.describe([rig.caches[name] for name in names], int(worker._cache_config.num_blocks))
+    store = _core.RecordStore(
+        str(rig.data_dir / "pinned"), 2 << 30, 0, worker._spec, worker._codec, 0, 1, worker._max_positions
+    )
+    capture_tokens = worker._path._capture_tokens
+    store.attach_device(
+        caches, gpu_budget=0, pinned_budget=2 << 30, max_load_tokens=device_path.MAX_LOAD_TOKENS,
+        max_capture_tokens=capture_tokens,
+    )
     repeated = probe.RepeatedTokens(worker._spec, worker._max_positions)
-    pinned = _core.DeviceRecords(worker._records.store, caches, gpu_budget=0, pinned_budget=4 << 30)
-    return {
-        "gpu": worker._path,
-        "pinned": device_path.DevicePath(
-            worker._records, pinned, worker._block_size, repeated, worker._rank, device_path.cuda_stream
-        ),
-    }
+    return device_path.DevicePath(
+        RankRecords(store), worker._block_size, repeated, worker._rank, capture_tokens, worker._codec,
+        device_path.cuda_stream,
+    )
+
+
+def paths_by_tier(rig: Rig, memory: Memory) -> dict[str, Any]:
+    """The worker's own path, and one from pinned memory; the facts' records are captured there too."""
+    from inferscale.vllm.device_path import DevicePath
+
+    own = rig.worker._path
+    if not isinstance(own, DevicePath):
+        return {"host": own}
+    try:
+        rig.worker._path = pinned_path(rig)
+        memory.encode_again(256)
+        return {"gpu": own, "pinned": rig.worker._path}
+    finally:
+        rig.worker._path = own
 
 
 def measure(run: Run, rig: Rig) -> None:
     from equivalence import gate_e1, gate_e2, gate_e5
-    from throughput import closed_loop
+    from throughput import closed_loop, encoding_beside
     from ttft import Ttft, breakdown
 
     options = run.options
@@ -111,10 +129,10 @@ def measure(run: Run, rig: Rig) -> None:
         "E1": gate_e1(rig, client, length, [800, 805, length - 1]), "E2": gate_e2(rig, memory, 6),
         "E5": gate_e5(rig, memory, BOB),
     })
-    run.part("encode", lambda: memory.encode(options.facts, min(options.encode_seconds, run.left())))
+    run.part("facts", lambda: memory.encode(256, 60.0))
     counts = [count for count in map(int, options.counts.split(",")) if count <= len(memory.facts)]
     paths: dict[str, Any] = {}
-    run.part("tiers", lambda: paths.update(paths_by_tier(rig)) or sorted(paths))
+    run.part("tiers", lambda: paths.update(paths_by_tier(rig, memory)) or sorted(paths))
     paths = paths or {"gpu": rig.worker._path}
     own = rig.worker._path
 
@@ -126,11 +144,13 @@ def measure(run: Run, rig: Rig) -> None:
     run.part("ttft", ttft)
     run.part("breakdown", lambda: breakdown(rig, memory, paths, max(c for c in counts if c <= 50), 40))
     rig.worker._path = own
+    run.part("encode", lambda: memory.encode(options.facts, min(options.encode_seconds, run.left())))
     if options.users:
         users = [int(n) for n in options.users.split(",")]
         run.part("throughput", lambda: closed_loop(
             rig, memory, users, 50, 50, options.cell_seconds, 2.0, time.perf_counter() + run.left() - 10.0
         ))
+        run.part("background", lambda: encoding_beside(rig, memory, 25, 50, options.cell_seconds, 2))
     run.report["tiers_at_end"] = rig.worker._stats({})
     run.write()
 
@@ -139,7 +159,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--parts", default="smoke,gates,encode,tiers,ttft,breakdown,throughput")
+    parser.add_argument("--parts", default="smoke,gates,facts,tiers,ttft,breakdown,encode,throughput")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--eager", action="store_true")

@@ -18,28 +18,16 @@
 namespace inferscale::python {
 namespace {
 
-constexpr std::uint64_t kMaxU32 = 0xFFFFFFFF;
-
-/// Runs `call`, which may read or write files, without the GIL.
-template <typename Call>
-auto unlocked(Call call) {
-  nb::gil_scoped_release released;
-  return call();
-}
-
 std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uint64_t host_budget,
-                                std::uint64_t disk_budget, const ModelSpec& spec,
-                                const std::string& codec, std::uint32_t shard_index,
-                                std::uint32_t shard_count, std::uint32_t max_positions) {
-  if (codec != "f16" && codec != "f32") {
-    throw nb::value_error("codec must be f16 or f32");
-  }
+                                std::uint64_t disk_budget, const ModelSpec& spec, nb::handle codec,
+                                std::uint32_t shard_index, std::uint32_t shard_count,
+                                std::uint32_t max_positions) {
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
   options.disk_budget_bytes = disk_budget;
   options.spec = spec;
-  options.codec = codec == "f16" ? KvCodec::kF16 : KvCodec::kF32;
+  options.codec = to_codec("codec", codec);
   options.shard_index = shard_index;
   options.shard_count = shard_count;
   options.max_positions = max_positions;
@@ -52,15 +40,7 @@ LoadItem to_item(nb::handle value) {
     throw nb::value_error(
         "an item is (key, scope_hash, context_id or None, tokens, first_position)");
   }
-  LoadItem item;
-  item.key = to_key("key", parts[0]);
-  item.scope = to_hash("scope_hash", parts[1]);
-  if (!parts[2].is_none()) {
-    item.context_id = to_hash("context_id", parts[2]);
-  }
-  item.tokens = to_tokens("tokens", parts[3]);
-  item.first_position = static_cast<std::uint32_t>(to_number("first_position", parts[4], kMaxU32));
-  return item;
+  return to_load_item(parts);
 }
 
 PreparedLoad prepare(RankStore& store, nb::handle items) {
@@ -101,16 +81,7 @@ void compose(RankStore& store, nb::handle loads, const nb::ndarray<>& k, const n
 std::string capture(RankStore& store, const nb::dict& meta, nb::handle tokens,
                     std::uint32_t first_position, const nb::ndarray<nb::ro>& k,
                     const nb::ndarray<nb::ro>& v) {
-  static constexpr const char* kFields[] = {"key", "scope_hash", "context_id", "context_kind",
-                                            "context_tokens"};
-  check_fields("meta", meta, kFields);
-  CaptureMeta about;
-  about.key = to_key("key", field_of(meta, "key"));
-  about.scope = to_hash("scope_hash", field_of(meta, "scope_hash"));
-  about.context_id = to_hash("context_id", field_of(meta, "context_id"));
-  about.context_kind = to_context_kind(field_of(meta, "context_kind"));
-  about.context_tokens = static_cast<std::uint32_t>(
-      to_number("context_tokens", field_of(meta, "context_tokens"), kMaxU32));
+  const CaptureMeta about = to_capture_meta(meta);
   const std::vector<TokenId> ids = to_tokens("tokens", tokens);
   const ConstCacheLayout cache = readable_cache(k, v);
   check(unlocked([&] { return store.capture(about, ids, first_position, cache); }));
@@ -130,6 +101,8 @@ nb::list records(RankStore& store) {
 
 nb::dict from_counts(const EraseCounts& counts) {
   nb::dict dict;
+  dict["gpu"] = counts.gpu;
+  dict["pinned"] = counts.pinned;
   dict["host"] = counts.host;
   dict["disk"] = counts.disk;
   dict["leased"] = counts.leased;
@@ -257,6 +230,7 @@ void bind_record_store(nb::module_& m) {
       .def("flush", [](RankStore& self) { check(unlocked([&] { return self.flush(); })); })
       .def("close", [](RankStore& self) { unlocked([&] { self.close(); }); });
   bind_transfers(store);
+  bind_device(m, store);
 }
 
 }  // namespace inferscale::python

@@ -96,7 +96,12 @@ Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
   }
   INFERSCALE_ASSIGN_OR_RETURN(files->store, KvStore::open(store));
   if (options.device != nullptr) {
-    INFERSCALE_RETURN_IF_ERROR(put_device_before(options, shape, files.get()));
+    DeviceOptions wanted;
+    wanted.device = options.device_index;
+    wanted.layout = {shape, options.codec, options.tokens_per_page};
+    wanted.gpu_budget_bytes = options.gpu_budget_bytes;
+    wanted.pinned_budget_bytes = options.pinned_budget_bytes;
+    INFERSCALE_RETURN_IF_ERROR(put_device_before(options.device, wanted, files.get()));
   }
   return std::unique_ptr<RankStore>(
       new RankStore(std::move(options), shape, std::move(rope), std::move(files)));
@@ -199,6 +204,24 @@ std::vector<RecordRequest> RankStore::requests_of(std::span<const LoadItem> item
   return requests;
 }
 
+Status RankStore::read_parts(std::span<const LoadItem> items, bool on_device, PreparedLoad* load) {
+  for (const LoadItem& item : items) {
+    const auto size = static_cast<std::uint32_t>(item.tokens.size());
+    const bool all = item.n_tokens == LoadItem().n_tokens;
+    if (item.first_token > size || (!all && item.n_tokens > size - item.first_token) ||
+        (!on_device && (item.first_token != 0 || (!all && item.n_tokens != size)))) {
+      load->failed_key_ = item.key;
+      return invalid_argument(fmt::format("record {}: tokens {}..+{} of {}",
+                                          item.key.value.to_hex(), item.first_token, item.n_tokens,
+                                          size));
+    }
+    const std::uint32_t n = all ? size - item.first_token : item.n_tokens;
+    load->parts_.push_back({item.first_position, item.first_token, n});
+    load->tokens_ += n;
+  }
+  return Status();
+}
+
 PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   PreparedLoad load;
   const Result<std::shared_ptr<Files>> files = this->files();
@@ -226,9 +249,9 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   if (!load.status_.ok()) {
     return load;
   }
-  for (const LoadItem& item : items) {
-    load.tokens_ += item.tokens.size();
-    load.first_positions_.push_back(item.first_position);
+  load.status_ = read_parts(items, (*files)->device != nullptr, &load);
+  if (!load.status_.ok()) {
+    return load;
   }
   load.leases_ = std::move(leases);
   load.pages_ = std::move(pages);
@@ -263,7 +286,7 @@ Status RankStore::compose(std::span<const PreparedLoad* const> loads,
     for (std::size_t i = 0; i < load->leases_.size(); ++i) {
       ComposeItem& item = items.emplace_back();
       item.record = load->leases_[i].record();
-      item.first_position = load->first_positions_[i];
+      item.first_position = load->parts_[i].first_position;
       item.first_row = n_tokens;
       n_tokens += item.record->n_tokens();
       // A load may come from another store than this one.

@@ -49,12 +49,20 @@ struct LoadItem {
   std::optional<Hash128> context_id;  ///< none: the caller has checked that its kind is allowed
   std::vector<TokenId> tokens;
   std::uint32_t first_position = 0;
+  /// Which of its tokens are placed, on a device: n_tokens from first_token on, as many as there
+  /// are. Elsewhere it is always all of them.
+  std::uint32_t first_token = 0;
+  std::uint32_t n_tokens = 0xFFFFFFFF;
 };
 
 /// The records of one request, all verified and leased: none can be evicted while this lives.
 /// Movable; may outlive the store.
 class PreparedLoad {
  public:
+  PreparedLoad() = default;
+  PreparedLoad(PreparedLoad&&) noexcept = default;
+  PreparedLoad& operator=(PreparedLoad&&) noexcept = default;
+
   /// Why there is a record that cannot be used; kOk when there is none. Codes: kNotFound (absent,
   /// evicted, erased), kDataLoss (damaged; dropped), kInvalidArgument (other tokens, context, model
   /// or shard; positions beyond the engine's), kPermissionDenied (another scope),
@@ -62,7 +70,7 @@ class PreparedLoad {
   [[nodiscard]] const Status& status() const { return status_; }
   /// The key that `status` speaks of. REQUIRES: !status().ok().
   [[nodiscard]] const RecordKey& failed_key() const { return failed_key_; }
-  /// Rows that it fills: the tokens of all its records. 0 unless status().ok().
+  /// Rows that it fills: the tokens of all its records that are placed. 0 unless status().ok().
   [[nodiscard]] std::size_t tokens() const { return tokens_; }
 
  private:
@@ -72,7 +80,12 @@ class PreparedLoad {
   std::size_t tokens_ = 0;
   std::vector<Lease> leases_;     // without a device
   std::vector<PageLease> pages_;  // with one
-  std::vector<std::uint32_t> first_positions_;
+  struct Part {
+    std::uint32_t first_position = 0;  // of the record's first token
+    std::uint32_t first_token = 0;
+    std::uint32_t n_tokens = 0;
+  };
+  std::vector<Part> parts_;
 };
 
 /// What a captured record says about itself, besides what the store knows.
@@ -96,11 +109,16 @@ class PendingCapture {
  public:
   /// Whether finishing it would not wait for the device.
   [[nodiscard]] bool ready() const { return batch_ == nullptr || batch_->ready(); }
+  /// Returns when the device has read them. Errors: kUnavailable (it failed).
+  [[nodiscard]] Status wait() { return batch_ == nullptr ? Status() : batch_->wait(); }
+  [[nodiscard]] std::size_t size() const { return items_.size(); }
 
  private:
   friend class RankStore;
   std::unique_ptr<CaptureBatch> batch_;
   std::vector<CaptureItem> items_;
+  std::optional<RecordBuilder> built_;  // of item number built_item_, which was looked at last
+  std::size_t built_item_ = 0;
 };
 
 /// A record as the scheduler's side needs to know it.
@@ -148,11 +166,23 @@ class RankStore {
 
   // With a device. A stream is the engine's own handle.
 
+  /// Puts the tiers of a device in front of the store, as the options' device does when it is
+  /// opened: for an engine whose memory is known only later. Once, while no other call is going on.
+  /// Errors: those of `factory`; kInvalidArgument (a second device; budgets without room for a
+  /// page): the store is as it was.
+  [[nodiscard]] Status attach_device(const DeviceFactory& factory, int device_index,
+                                     std::uint64_t gpu_budget_bytes,
+                                     std::uint64_t pinned_budget_bytes);
+  /// How many tokens' records the larger of its tiers holds; 0 without a device.
+  [[nodiscard]] std::size_t device_tokens() const;
+
   /// Says where the engine's cache is: memory of the device that outlives this store and all loads.
-  /// `max_tokens` is what one compose or capture may have. Again: another cache from now on.
-  /// Errors: kInvalidArgument (no device; shape, layout, max_tokens), kUnsupported (a layout that
-  /// the kernels do not know), kResourceExhausted, kUnavailable.
-  [[nodiscard]] Status bind_cache(const CacheLayout& cache, std::size_t max_tokens);
+  /// `max_tokens` is what one compose may have, and a capture, unless `max_capture_tokens` says
+  /// otherwise (captures need as much memory as they may have tokens, several times). Again:
+  /// another cache from now on. Errors: kInvalidArgument (no device; shape, layout, max_tokens),
+  /// kUnsupported (a layout that the kernels do not know), kResourceExhausted, kUnavailable.
+  [[nodiscard]] Status bind_cache(const CacheLayout& cache, std::size_t max_tokens,
+                                  std::size_t max_capture_tokens = 0);
 
   /// As `compose`, into the bound cache: rows[i] is the row of token i of all loads one after the
   /// other. One piece of work for all, put into `stream`; waits for nothing. The loads may be
@@ -171,6 +201,14 @@ class RankStore {
   /// Waits for the device if it must, and stores the records: a status for each item, as `capture`
   /// gives. Errors: kUnavailable (the device failed, or closed: nothing was stored).
   [[nodiscard]] Result<std::vector<Status>> finish(PendingCapture pending);
+
+  // The same item by item, for an engine that looks at each. After PendingCapture::wait.
+  /// The bytes of an item's keys of the first layer, [tokens][heads][head_dim] in the records'
+  /// codec, without positions. Errors: kInvalidArgument (no such item; its tokens or meta).
+  [[nodiscard]] Result<std::vector<std::byte>> first_layer_keys(PendingCapture& pending,
+                                                                std::size_t item) const;
+  /// Stores an item. Errors: as `capture`.
+  [[nodiscard]] Status store(PendingCapture& pending, std::size_t item);
 
   [[nodiscard]] bool contains(const RecordKey& key) const;
   /// As KvStore's. kUnavailable also when closed.
@@ -196,8 +234,11 @@ class RankStore {
   RankStore(RankStoreOptions options, const KvShape& shape, std::shared_ptr<const RopeTable> rope,
             std::shared_ptr<Files> files);
   [[nodiscard]] Result<std::shared_ptr<Files>> files() const;
-  [[nodiscard]] static Status put_device_before(const RankStoreOptions& options,
-                                                const KvShape& shape, Files* files);
+  [[nodiscard]] static Status put_device_before(const DeviceFactory& factory,
+                                                const DeviceOptions& wanted, Files* files);
+  [[nodiscard]] Result<RecordBuilder*> build(PendingCapture& pending, std::size_t item) const;
+  [[nodiscard]] static Status read_parts(std::span<const LoadItem> items, bool on_device,
+                                         PreparedLoad* load);
   [[nodiscard]] bool is_own(const RecordMeta& meta) const;
   void check_lease(const LoadItem& item, const RecordMeta* meta, MissReason reason,
                    PreparedLoad* load) const;

@@ -1,20 +1,21 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "connector/rank_store_parts.h"
 
 namespace inferscale {
 
-Status RankStore::put_device_before(const RankStoreOptions& options, const KvShape& shape,
+Status RankStore::put_device_before(const DeviceFactory& factory, const DeviceOptions& wanted,
                                     Files* files) {
-  DeviceOptions wanted;
-  wanted.device = options.device_index;
-  wanted.layout = {shape, options.codec, options.tokens_per_page};
-  wanted.gpu_budget_bytes = options.gpu_budget_bytes;
-  wanted.pinned_budget_bytes = options.pinned_budget_bytes;
   INFERSCALE_RETURN_IF_ERROR(wanted.layout.validate());
-  INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> device, options.device(wanted));
+  INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> device, factory(wanted));
+  if (device->gpu() == nullptr && device->pinned() == nullptr) {  // before the store is given away
+    return invalid_argument(
+        fmt::format("gpu and pinned budgets: neither holds a single page, of {} bytes",
+                    wanted.layout.page_bytes()));
+  }
   INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStore> store,
                               DeviceStore::create(std::move(files->store), std::move(device)));
   files->device = store.get();
@@ -22,7 +23,35 @@ Status RankStore::put_device_before(const RankStoreOptions& options, const KvSha
   return Status();
 }
 
-Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens) {
+Status RankStore::attach_device(const DeviceFactory& factory, int device_index,
+                                std::uint64_t gpu_budget_bytes, std::uint64_t pinned_budget_bytes) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  if (files->device != nullptr) {
+    return invalid_argument("the store has a device already");
+  }
+  DeviceOptions wanted;
+  wanted.device = device_index;
+  wanted.layout = {shape_, options_.codec, options_.tokens_per_page};
+  wanted.gpu_budget_bytes = gpu_budget_bytes;
+  wanted.pinned_budget_bytes = pinned_budget_bytes;
+  return put_device_before(factory, wanted, files.get());
+}
+
+std::size_t RankStore::device_tokens() const {
+  const Result<std::shared_ptr<Files>> files = this->files();
+  if (!files.ok() || (*files)->device == nullptr) {
+    return 0;
+  }
+  DeviceBackend& device = (*files)->device->device();
+  std::size_t pages = 0;
+  for (const std::shared_ptr<PageMemory>& memory : {device.gpu(), device.pinned()}) {
+    pages = std::max(pages, memory == nullptr ? 0 : memory->n_pages());
+  }
+  return pages * options_.tokens_per_page;
+}
+
+Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens,
+                             std::size_t max_capture_tokens) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   if (files->device == nullptr) {
     return invalid_argument("this store was opened without a device");
@@ -37,7 +66,9 @@ Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens) {
   bound->streams = files->device->streams();
   INFERSCALE_RETURN_IF_ERROR(check_paged_cache(bound->where));
   INFERSCALE_ASSIGN_OR_RETURN(bound->composer, device.make_composer(bound->where));
-  INFERSCALE_ASSIGN_OR_RETURN(bound->capturer, device.make_capturer(bound->where));
+  PagedCache captured = bound->where;
+  captured.max_tokens = max_capture_tokens == 0 ? max_tokens : max_capture_tokens;
+  INFERSCALE_ASSIGN_OR_RETURN(bound->capturer, device.make_capturer(captured));
   const std::lock_guard lock(mutex_);
   bound_.swap(bound);
   return Status();
@@ -60,7 +91,7 @@ Status RankStore::compose_paged(std::span<const PreparedLoad* const> loads,
   for (const PreparedLoad* load : loads) {
     INFERSCALE_RETURN_IF_ERROR(load->status());
     n_tokens += load->tokens();
-    if (n_tokens > rows.size() || load->pages_.size() != load->first_positions_.size()) {
+    if (n_tokens > rows.size() || load->pages_.size() != load->parts_.size()) {
       return invalid_argument("there are fewer rows than tokens, or a load is not for a device");
     }
     std::size_t at = n_tokens - load->tokens();
@@ -72,8 +103,9 @@ Status RankStore::compose_paged(std::span<const PreparedLoad* const> loads,
       }
       PagedItem& item = items.emplace_back();
       item.pages = lease.addresses();
-      item.n_tokens = lease.n_tokens();
-      item.first_position = load->first_positions_[i];
+      item.first_token = load->parts_[i].first_token;
+      item.n_tokens = load->parts_[i].n_tokens;
+      item.first_position = load->parts_[i].first_position + item.first_token;
       item.rows = rows.subspan(at, item.n_tokens);
       at += item.n_tokens;
       leases.push_back(&lease);
@@ -131,19 +163,43 @@ Result<std::vector<Status>> RankStore::finish(PendingCapture pending) {
     return statuses;
   }
   INFERSCALE_RETURN_IF_ERROR(pending.batch_->wait());
-  for (std::size_t run = 0; run < pending.items_.size(); ++run) {
-    const CaptureItem& item = pending.items_[run];
-    Result<RecordBuilder> builder = RecordBuilder::create(meta_of(item.meta), item.tokens);
-    Status status = builder.status();
-    if (status.ok()) {
-      status = pending.batch_->read(run, *builder);
-    }
-    if (status.ok()) {
-      status = keep(*files, item.meta.key, std::move(builder).value());
-    }
-    statuses.push_back(std::move(status));
+  for (std::size_t item = 0; item < pending.items_.size(); ++item) {
+    statuses.push_back(store(pending, item));
   }
   return statuses;
+}
+
+Result<RecordBuilder*> RankStore::build(PendingCapture& pending, std::size_t item) const {
+  if (item >= pending.items_.size()) {
+    return invalid_argument(fmt::format("item {} of a capture of {}", item, pending.items_.size()));
+  }
+  if (!pending.built_.has_value() || pending.built_item_ != item) {
+    pending.built_.reset();
+    const CaptureItem& wanted = pending.items_[item];
+    INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder,
+                                RecordBuilder::create(meta_of(wanted.meta), wanted.tokens));
+    INFERSCALE_RETURN_IF_ERROR(pending.batch_->read(item, builder));
+    pending.built_.emplace(std::move(builder));
+    pending.built_item_ = item;
+  }
+  return &*pending.built_;
+}
+
+Result<std::vector<std::byte>> RankStore::first_layer_keys(PendingCapture& pending,
+                                                           std::size_t item) const {
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder * builder, build(pending, item));
+  const std::size_t size = pending.items_[item].tokens.size() * shape_.k_elements() *
+                           codec_element_bytes(options_.codec);
+  const std::byte* keys = builder->layer_k(0);
+  return std::vector<std::byte>(keys, keys + size);
+}
+
+Status RankStore::store(PendingCapture& pending, std::size_t item) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder * builder, build(pending, item));
+  RecordBuilder whole = std::move(*builder);
+  pending.built_.reset();
+  return keep(*files, pending.items_[item].meta.key, std::move(whole));
 }
 
 }  // namespace inferscale

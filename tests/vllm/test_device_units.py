@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from inferscale.vllm import layout, settings
-from inferscale.vllm.device_path import DevicePath, load_items, load_rows
+from inferscale.vllm.device_path import DevicePath, in_parts, key_array, load_items, load_rows
 from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
 
 BLOCK, KEYS = 4, ["%032x" % n for n in range(1, 5)]
@@ -91,14 +91,13 @@ class Batch:
     """Captures whose bytes arrive when the test says so."""
 
     def __init__(self, runs):
-        self.runs, self.arrived, self.stored, self.keys = runs, threading.Event(), [], None
+        self.runs, self.arrived, self.stored = runs, threading.Event(), []
 
     def wait(self):
         assert self.arrived.wait(20)
 
     def first_layer_keys(self, number):
-        tokens = self.runs[number][1]
-        return np.ones((len(tokens), HEADS, DIM), np.float32) if self.keys is None else self.keys
+        return bytes(2 * len(self.runs[number][1]) * HEADS * DIM)
 
     def store(self, number):
         if self.runs[number][0]["key"] == KEYS[3]:
@@ -107,24 +106,28 @@ class Batch:
 
 
 class Device:
+    """As a RecordStore with a device."""
+
     def __init__(self):
-        self.batches, self.loads, self.closed = [], [], False
+        self.batches, self.loads = [], []
 
     def load(self, items, rows, stream):
         self.loads.append((items, rows, stream))
 
     def begin_capture(self, runs, stream):
         if not runs[0][0]["key"]:
-            raise RuntimeError("no room on the device")
+            raise RuntimeError("the device failed")
+        if sum(not batch.stored for batch in self.batches) == 2:
+            raise MemoryError("all buffers are in use")
         self.batches.append(Batch(runs))
         return self.batches[-1]
-
-    def close(self):
-        self.closed = True
 
 
 class Records:
     """As RankRecords, with one key that was erased meanwhile."""
+
+    def __init__(self):
+        self.store = Device()
 
     def keep(self, meta, fence, store):
         if meta["key"] == KEYS[2]:
@@ -146,10 +149,11 @@ class Repeated:
 
 @pytest.fixture
 def path():
-    made = DevicePath(Records(), Device(), BLOCK, Repeated(), 0, lambda: 77)
+    made = DevicePath(Records(), BLOCK, Repeated(), 0, 8, "bf16", lambda: 77)
     yield made
+    for batch in made._store.batches:
+        batch.arrived.set()
     made.close()
-    assert made._device.closed
 
 
 def captures(*keys):
@@ -160,21 +164,45 @@ def captures(*keys):
 def test_a_step_does_not_wait_for_its_captures(path):
     acks = WorkerAcks()
     path.save(captures(KEYS[0], KEYS[2], KEYS[3]), acks)  # returns although nothing has arrived
-    batch = path._device.batches[0]
+    batch, rest = path._store.batches
     assert not acks.captured and not acks.empty()
+    assert [len(part.runs) for part in (batch, rest)] == [2, 1], "8 tokens at a time"
     assert batch.runs[0][3].tolist() == [25, 26, 27] and batch.runs[0][2] == 5
-    threading.Timer(0.05, batch.arrived.set).start()
+    for arrived in (batch.arrived, rest.arrived):
+        threading.Timer(0.05, arrived.set).start()
     told = pickle.loads(pickle.dumps(acks))  # what goes to another process waits
     assert told.captured == [(0, KEYS[0])]
     assert told.refused == [(0, KEYS[2], "capture_erased"), (0, KEYS[3], "capture_store_full")]
-    assert told.lost == [(0, KEYS[1])] and batch.stored == [0] and not told.later
+    assert (0, KEYS[1]) in told.lost and batch.stored == [0] and not told.later
     assert acks.settle().captured == told.captured, "settled once"
+
+
+def test_a_step_waits_when_all_buffers_are_on_their_way(path):
+    first, second = WorkerAcks(), WorkerAcks()
+    path.save(captures(*[KEYS[0]] * 4), first)
+    threading.Timer(0.05, path._store.batches[0].arrived.set).start()
+    path.save(captures(KEYS[0]), second)
+    for batch in path._store.batches:
+        batch.arrived.set()
+    assert len(first.settle().captured) == 4 and len(second.settle().captured) == 1
+
+
+@pytest.mark.parametrize(("codec", "kind"), [("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)])
+def test_keys_are_read_in_every_codec(codec, kind):
+    keys = torch.randn(3, HEADS, DIM).to(kind)
+    raw = bytes(keys.view(torch.uint8).numpy())
+    assert torch.equal(torch.from_numpy(key_array(raw, 3, codec).copy()), keys.float().reshape(3, -1))
+
+
+def test_jobs_are_cut_into_parts_in_order():
+    parts = [[entry for entry in part] for part in in_parts([5, 3, 1, 9, 2, 2], lambda job: job, 8, 2)]
+    assert parts == [[5, 3], [1], [9], [2, 2]]
 
 
 def test_captures_of_all_ranks_are_joined_when_they_are_known(path):
     mine, other = WorkerAcks(), WorkerAcks(captured=[(1, KEYS[0])])
     path.save(captures(KEYS[0]), mine)
-    path._device.batches[0].arrived.set()
+    path._store.batches[0].arrived.set()
     assert sorted(other.aggregate(mine).captured) == [(0, KEYS[0]), (1, KEYS[0])]
 
 
@@ -182,9 +210,9 @@ def test_keys_that_do_not_rotate_as_said_are_not_stored(path):
     acks = WorkerAcks()
     path._repeated.answer = False
     path.save(captures(KEYS[0]), acks)
-    path._device.batches[0].arrived.set()
+    path._store.batches[0].arrived.set()
     assert acks.settle().refused == [(0, KEYS[0], "capture_rotation")]
-    assert not path._device.batches[0].stored
+    assert not path._store.batches[0].stored
 
 
 def test_a_capture_that_cannot_begin_is_refused_at_once(path):
@@ -195,7 +223,7 @@ def test_a_capture_that_cannot_begin_is_refused_at_once(path):
 
 def test_loads_go_to_the_engines_stream(path):
     path.load([job(4, 8, [7], [item(0, 4, 4)])])
-    items, rows, stream = path._device.loads[0]
+    items, rows, stream = path._store.loads[0]
     assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
 
 

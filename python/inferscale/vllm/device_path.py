@@ -7,10 +7,12 @@ the forward pass, and captures after it, without an event.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +25,11 @@ from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
 
+_Job = TypeVar("_Job", LoadJob, CaptureJob)
+
+MAX_LOAD_TOKENS = 1 << 16  # of one launch
+MAX_RUNS = 64  # of one capture
+_CAPTURE_BYTES = 256 << 20  # of one capture: the core holds several
 _PATIENCE_S = 60.0  # for the bytes of a capture to arrive
 
 
@@ -30,72 +37,84 @@ class DevicePath:
     """Hooks are called by the worker's thread; a thread of its own waits for the device."""
 
     def __init__(
-        self, records: RankRecords, device: Any, block_size: int, repeated: probe.RepeatedTokens, rank: int,
-        stream: Callable[[], int],
+        self, records: RankRecords, block_size: int, repeated: probe.RepeatedTokens, rank: int,
+        capture_tokens: int, codec: str, stream: Callable[[], int],
     ) -> None:
-        """``device``: a _core.DeviceRecords over the store of ``records`` and the engine's caches;
-        ``stream``: the address of the stream that the engine uses now."""
+        """``records``: their store has been given the engine's caches (``attach_device``), and can
+        capture ``capture_tokens`` tokens at a time, into records of this codec; ``stream``: the
+        address of the stream that the engine uses now."""
         self._records = records
-        self._device = device
+        self._store = records.store
         self._block_size = block_size
         self._repeated = repeated
         self._rank = rank
+        self._capture_tokens, self._codec = capture_tokens, codec
         self._stream = stream
+        self._on_their_way: deque[Future[list[str | None]]] = deque(maxlen=64)
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="inferscale-device")
 
     def load(self, jobs: list[LoadJob]) -> None:
-        """Queues one launch that places the records of all jobs. Raises what the core raises; then
-        nothing was queued."""
-        self._device.load(load_items(jobs), load_rows(jobs, self._block_size), self._stream())
+        """Queues one launch that places the records of all jobs, or as few as there is room for.
+        Raises what the core raises."""
+        stream = self._stream()
+        for some in in_parts(jobs, lambda job: job.end - job.begin, MAX_LOAD_TOKENS):
+            self._store.load(load_items(some), load_rows(some, self._block_size), stream)
 
     def save(self, jobs: list[CaptureJob], acks: WorkerAcks) -> None:
         """Queues the gathering of the rows that the step's forward pass completes. ``acks`` can tell
         what came of it once the bytes have arrived."""
-        try:
-            batch = self._device.begin_capture(
-                [self._capture_item(job) for job in jobs], self._stream()
-            )
-        except Exception as error:
-            for job in jobs:
-                note_capture(acks, self._rank, job, capture_failure(job, error))
-            return
-        stored = self._waiter.submit(self._store, jobs, batch)
-        acks.later.append(lambda told: self._tell(told, jobs, stored))
+        for some in in_parts(jobs, lambda job: len(job.tokens), self._capture_tokens, MAX_RUNS):
+            try:
+                batch = self._begin([self._capture_item(job) for job in some])
+            except Exception as error:
+                for job in some:
+                    note_capture(acks, self._rank, job, capture_failure(job, error))
+                continue
+            kept = self._waiter.submit(self._keep, some, batch)
+            self._on_their_way.append(kept)
+            acks.later.append(functools.partial(self._tell, some, kept))
+
+    def _begin(self, runs: list[tuple[Any, ...]]) -> Any:
+        """Waits for earlier captures only when all of the core's buffers are theirs."""
+        while True:
+            try:
+                return self._store.begin_capture(runs, self._stream())
+            except MemoryError:
+                if not self._on_their_way:
+                    raise
+                self._on_their_way.popleft().exception(timeout=_PATIENCE_S)
 
     def _capture_item(self, job: CaptureJob) -> tuple[Any, ...]:
         end = job.begin + len(job.tokens)
         rows = split_slots(job.block_ids, job.first_block, job.begin, end, self._block_size)
         return (job.meta, job.tokens, job.begin, rows.astype(np.uint32))
 
-    def _store(self, jobs: list[CaptureJob], batch: Any) -> list[str | None]:
+    def _keep(self, jobs: list[CaptureJob], batch: Any) -> list[str | None]:
         """What became of each job; runs on the waiting thread."""
         batch.wait()
-        return [self._store_one(job, batch, number) for number, job in enumerate(jobs)]
+        return [self._keep_one(job, batch, number) for number, job in enumerate(jobs)]
 
-    def _store_one(self, job: CaptureJob, batch: Any, number: int) -> str | None:
+    def _keep_one(self, job: CaptureJob, batch: Any, number: int) -> str | None:
         try:
-            if not self._repeated.agree_plain(job.tokens, batch.first_layer_keys(number)):
+            keys = key_array(batch.first_layer_keys(number), len(job.tokens), self._codec)
+            if not self._repeated.agree_plain(job.tokens, keys):
                 return "capture_rotation"
             return self._records.keep(job.meta, job.fence, lambda: batch.store(number))
         except Exception as error:
             return capture_failure(job, error)
 
-    def _tell(self, acks: WorkerAcks, jobs: list[CaptureJob], stored: "Future[list[str | None]]") -> None:
+    def _tell(self, jobs: list[CaptureJob], kept: "Future[list[str | None]]", acks: WorkerAcks) -> None:
         try:
-            reasons = stored.result(timeout=_PATIENCE_S)
+            reasons = kept.result(timeout=_PATIENCE_S)
         except Exception as error:
             reasons = [capture_failure(job, error) for job in jobs]
         for job, reason in zip(jobs, reasons):
             note_capture(acks, self._rank, job, reason)
         acks.lost += [(self._rank, key) for key in self._records.evicted()]
 
-    def stats(self) -> list[dict[str, Any]]:
-        """Of the tiers on the device and in pinned memory."""
-        return list(self._device.stats())
-
     def close(self) -> None:
+        """Returns when the captures that are on their way have been stored."""
         self._waiter.shutdown(wait=True)
-        self._device.close()
 
 
 def cuda_stream() -> int:
@@ -123,3 +142,33 @@ def load_rows(jobs: list[LoadJob], block_size: int) -> np.ndarray:
         split_slots(job.block_ids, job.first_block, job.begin, job.end, block_size) for job in jobs
     ]
     return np.concatenate(slots).astype(np.uint32)
+
+
+def in_parts(
+    jobs: list[_Job], size: Callable[[_Job], int], most: int, most_jobs: int = 1 << 30
+) -> Iterator[list[_Job]]:
+    """Jobs in their order, as many at a time as have ``most`` tokens; one that has more stands alone."""
+    part: list[_Job] = []
+    tokens = 0
+    for job in jobs:
+        if part and (tokens + size(job) > most or len(part) == most_jobs):
+            yield part
+            part, tokens = [], 0
+        part.append(job)
+        tokens += size(job)
+    if part:
+        yield part
+
+
+def max_capture_tokens(token_bytes: int, max_model_len: int) -> int:
+    """Of one capture, by what it takes in memory."""
+    return max(1, min(max_model_len, max(1024, _CAPTURE_BYTES // token_bytes)))
+
+
+def key_array(raw: bytes, tokens: int, codec: str) -> np.ndarray:
+    """[tokens, anything] in fp32, of elements of a codec."""
+    if codec == "bf16":
+        wide = np.frombuffer(raw, dtype=np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(tokens, -1)
+    kind = np.float16 if codec == "f16" else np.float32
+    return np.frombuffer(raw, dtype=kind).astype(np.float32).reshape(tokens, -1)

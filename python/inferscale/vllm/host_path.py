@@ -78,10 +78,6 @@ class HostPath:
             job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
         )
 
-    def stats(self) -> list[dict[str, Any]]:
-        """Of tiers beyond those of the store: none."""
-        return []
-
     def close(self) -> None:
         return
 

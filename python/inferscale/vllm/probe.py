@@ -61,6 +61,7 @@ def check_cache(
     for layer, cache in enumerate(caches):
         key = torch.randn(shape, generator=generator).to(cache)
         value = torch.randn(shape, generator=generator).to(cache)
+        writer.write(layer, zeros, zeros, slots)  # whatever the engine left there
         before = _digest(cache)
         writer.write(layer, key, value, slots)
         read_key, read_value = reader.read(layer, slots)
@@ -126,8 +127,7 @@ def check_device(
     """Keys that the engine rotated and wrote, captured by our kernel, are what they were before; and
     records that our kernel composes are read back as the engine would have rotated them there.
 
-    In every layer, in the last two blocks, which are zeroed afterwards; through each tier once. It also
-    loads the kernels. ``caches``: as ``layout.describe`` has them. Raises Refused.
+    In every layer, in the last two blocks, which are zeroed afterwards. It also loads the kernels. ``caches``: as ``layout.describe`` has them. Raises Refused.
     """
     layers, heads, dim = len(tensors), caches["n_kv_heads"], caches["head_dim"]
     count = min(_PROBE_TOKENS, block_size)
@@ -137,28 +137,32 @@ def check_device(
     there = torch.arange(first, first + count)
     source = split_slots([num_blocks - 1], 0, 0, count, block_size)
     target = split_slots([num_blocks - 2], 0, 0, count, block_size)
+    zeros = torch.zeros_like(plain)
+    for slots in (source, target):
+        _write_layers(writer, tensors, slots, zeros, zeros)
     before = [_digest(tensor) for tensor in tensors]
     _write_layers(writer, tensors, source, adapter.rotate(module, there, plain), plain)
     with tempfile.TemporaryDirectory(prefix="inferscale-probe-") as directory:
         store = _core.RecordStore(directory, 256 << 20, 256 << 20, spec, codec, 0, 1, positions)
-        device = _core.DeviceRecords(store, caches, gpu_budget=64 << 20, pinned_budget=64 << 20)
         try:
-            item = _captured_item(device, source, count, first)
-            for shift in (_SHIFT, 2 * _SHIFT):  # from the store; then from where that put it
-                _compose_there(device, item, target, first + shift)
+            store.attach_device(
+                caches, gpu_budget=64 << 20, pinned_budget=64 << 20, max_load_tokens=count,
+                max_capture_tokens=count,
+            )
+            item = _captured_item(store, source, count, first)
+            for shift in (_SHIFT, 2 * _SHIFT):
+                _compose_there(store, item, target, first + shift)
                 expected = adapter.rotate(module, there + shift, plain)
                 _compare_layers(reader, tensors, target, expected, plain)
         finally:
-            device.close()
             store.close()
-    zeros = torch.zeros_like(plain)
     for slots in (source, target):
         _write_layers(writer, tensors, slots, zeros, zeros)
     if [_digest(tensor) for tensor in tensors] != before:
         raise Refused("the KV cache changed outside the blocks written to")
 
 
-def _captured_item(device: Any, slots: np.ndarray, count: int, first: int) -> tuple[Any, ...]:
+def _captured_item(store: Any, slots: np.ndarray, count: int, first: int) -> tuple[Any, ...]:
     """The record of the rows, stored, as an item of a load up to its position."""
     tokens = np.arange(count, dtype=np.int32)
     scope = _core.scope_hash({"tenant": "", "user": "", "agent": "", "run": ""})
@@ -167,15 +171,15 @@ def _captured_item(device: Any, slots: np.ndarray, count: int, first: int) -> tu
         "context_tokens": 0,
     }
     stream = torch.cuda.current_stream().cuda_stream
-    batch = device.begin_capture([(meta, tokens, first, slots.astype(np.uint32))], stream)
+    batch = store.begin_capture([(meta, tokens, first, slots.astype(np.uint32))], stream)
     batch.wait()
     batch.store(0)
     return (meta["key"], scope, None, tokens)
 
 
-def _compose_there(device: Any, item: tuple[Any, ...], slots: np.ndarray, position: int) -> None:
+def _compose_there(store: Any, item: tuple[Any, ...], slots: np.ndarray, position: int) -> None:
     rows = slots.astype(np.uint32)
-    device.load([(*item, position, 0, len(rows))], rows, torch.cuda.current_stream().cuda_stream)
+    store.load([(*item, position, 0, len(rows))], rows, torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()  # the reader may run on another stream
 
 
@@ -224,7 +228,7 @@ class RepeatedTokens:
         return _alike(plain, expected, bound)
 
     def agree_plain(self, tokens: np.ndarray, keys: np.ndarray) -> bool:
-        """As ``agree``, of keys [T, H, D] without their positions, of a cache in half precision: the
+        """As ``agree``, of keys [T, ...] without their positions, of a cache in half precision: the
         engine's own tables are in that precision then."""
         again, before = _repeated(tokens)
         return len(again) == 0 or _alike(keys[again], keys[before], 2.0**-4)

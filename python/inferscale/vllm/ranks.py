@@ -34,7 +34,7 @@ class Ranks:
 
     def erase(self, keys: list[str], scopes: list[str], fence: int) -> dict[str, int]:
         """Erases records by key and by scope hash, durably. Counts are sums over the ranks."""
-        total = {"gpu": 0, "host": 0, "disk": 0, "leased": 0}
+        total = {"gpu": 0, "pinned": 0, "host": 0, "disk": 0, "leased": 0}
         pages = [keys[at : at + _ERASE_PAGE] for at in range(0, len(keys), _ERASE_PAGE)] or [[]]
         for client in self._clients:
             for number, page in enumerate(pages):

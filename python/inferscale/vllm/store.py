@@ -81,7 +81,7 @@ class RankRecords:
     def erase(self, message: dict[str, Any]) -> dict[str, int]:
         """Erases by key and by scope, durably; counts by tier."""
         keys, scopes, fence = message["keys"], message["scopes"], int(message["fence"])
-        total = {"host": 0, "disk": 0, "leased": 0}
+        total = {"gpu": 0, "pinned": 0, "host": 0, "disk": 0, "leased": 0}
         with self._lock:
             for name in (*keys, *scopes):
                 self._erased[name] = max(fence, self._erased.pop(name, -1))

@@ -11,7 +11,7 @@ import torch
 
 from inferscale import _core
 from inferscale.vllm import layout, model, probe
-from inferscale.vllm.device_path import DevicePath, cuda_stream
+from inferscale.vllm.device_path import MAX_LOAD_TOKENS, DevicePath, cuda_stream, max_capture_tokens
 from inferscale.vllm.host_path import HostPath
 from inferscale.vllm.layout import Reader, Writer
 from inferscale.vllm.messages import LoadJob, StepMetadata, WorkerAcks
@@ -94,10 +94,13 @@ class WorkerSide:
 
     def _load_tokens(self) -> int:
         """How many tokens' records the host budget holds at once: more cannot be loaded for a request."""
+        return int(0.9 * self._settings.host_budget / self._token_bytes())
+
+    def _token_bytes(self) -> int:
+        """Of a record's token, all layers."""
         shape = self._shape
         width = shape["n_kv_heads"] * (shape["head_dim_k"] + shape["head_dim_v"]) * shape["n_layers"]
-        size = width * (4 if self._codec == "f32" else 2)
-        return int(0.9 * self._settings.host_budget / size)
+        return width * (4 if self._codec == "f32" else 2)
 
     def _check(self, adapter: ModuleType, caches: dict[str, torch.Tensor]) -> None:
         model.check_config(self._config)
@@ -134,22 +137,26 @@ class WorkerSide:
         repeated: probe.RepeatedTokens,
     ) -> DevicePath:
         """Raises Refused where the core cannot use this GPU, or does other than the engine."""
-        if not hasattr(_core, "DeviceRecords"):
+        if not _core.has_cuda:
             raise model.Refused("the KV cache is on a GPU, and this build of InferScale has no CUDA")
         caches = layout.describe(tensors, num_blocks)
         probe.check_device(
             adapter, rope, self._spec, self._codec, caches, tensors, self._writer, self._reader,
             num_blocks, self._block_size, self._max_positions,
         )
+        capture_tokens = max_capture_tokens(self._token_bytes(), self._max_positions)
         free_gpu, _ = torch.cuda.mem_get_info(tensors[0].device)
-        device = _core.DeviceRecords(
-            self._records.store, caches,
+        store = self._records.store
+        store.attach_device(
+            caches,
             gpu_budget=budget_bytes(self._settings.gpu_budget, free_gpu),
             pinned_budget=budget_bytes(self._settings.pinned_budget, free_host_memory()),
+            max_load_tokens=max(MAX_LOAD_TOKENS, self._max_positions),
+            max_capture_tokens=capture_tokens,
         )
-        self._about["load_tokens"] = device.max_tokens
+        self._about["load_tokens"] = int(0.9 * store.device_tokens)
         return DevicePath(
-            self._records, device, self._block_size, repeated, self._rank, cuda_stream
+            self._records, self._block_size, repeated, self._rank, capture_tokens, self._codec, cuda_stream
         )
 
     def _handlers(self) -> dict[str, Any]:
@@ -159,15 +166,9 @@ class WorkerSide:
                 "records": self._records.list_records,
                 "erase": self._records.erase,
                 "verify": self._records.verify,
-                "stats": self._stats,
+                "stats": self._records.stats,
             }
         return handlers
-
-    def _stats(self, message: dict[str, Any]) -> dict[str, Any]:
-        stats = self._records.stats(message)
-        if self._path is not None:
-            stats["tiers"] = [*self._path.stats(), *stats["tiers"]]
-        return stats
 
     # -- loading and capturing -------------------------------------------------------------------
 

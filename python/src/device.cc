@@ -1,0 +1,228 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "bindings.h"
+#include "connector/rank_store.h"
+#include "convert.h"
+#include "errors.h"
+#ifdef INFERSCALE_WITH_CUDA
+#include "kv/cuda/cuda_device.h"
+#endif
+
+namespace inferscale::python {
+namespace {
+
+constexpr std::uint64_t kMaxU32 = 0xFFFFFFFF;
+constexpr std::uint64_t kMaxAddress = ~0ULL;
+
+using Rows = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+/// Addresses of the layers, as integers: they are the engine's, and of a device as a rule.
+std::vector<std::byte*> to_addresses(const char* field, const nb::dict& caches) {
+  std::vector<std::byte*> addresses;
+  for (const nb::object& item : to_items(field, field_of(caches, field))) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): what the engine calls its memory
+    addresses.push_back(reinterpret_cast<std::byte*>(
+        static_cast<std::uintptr_t>(to_number(field, item, kMaxAddress))));
+  }
+  return addresses;
+}
+
+/// (block, row, head) or (block, row, head, element), in bytes.
+CacheStrides to_strides(const char* field, const nb::dict& caches) {
+  const std::vector<nb::object> parts = to_items(field, field_of(caches, field));
+  if (parts.size() != 3 && parts.size() != 4) {
+    throw nb::value_error((std::string(field) + " must be (block, row, head[, element])").c_str());
+  }
+  CacheStrides strides;
+  strides.block = to_number(field, parts[0], kMaxAddress);
+  strides.row = to_number(field, parts[1], kMaxAddress);
+  strides.head = to_number(field, parts[2], kMaxAddress);
+  strides.element = parts.size() == 4 ? to_number(field, parts[3], kMaxAddress) : 0;
+  return strides;
+}
+
+CacheLayout to_layout(const nb::dict& caches) {
+  static constexpr const char* kFields[] = {
+      "dtype", "device",    "n_kv_heads", "head_dim",       "k",
+      "v",     "k_strides", "v_strides",  "rows_per_block", "n_rows"};
+  check_fields("caches", caches, kFields);
+  CacheLayout cache;
+  cache.dtype = to_codec("dtype", field_of(caches, "dtype"));
+  cache.k = to_addresses("k", caches);
+  cache.v = to_addresses("v", caches);
+  cache.k_strides = to_strides("k_strides", caches);
+  cache.v_strides = to_strides("v_strides", caches);
+  cache.rows_per_block = to_number("rows_per_block", field_of(caches, "rows_per_block"), kMaxU32);
+  cache.n_rows = to_number("n_rows", field_of(caches, "n_rows"), kMaxU32);
+  cache.shape.n_layers = static_cast<std::uint32_t>(cache.k.size());
+  cache.shape.n_kv_heads =
+      static_cast<std::uint32_t>(to_number("n_kv_heads", field_of(caches, "n_kv_heads"), 1024));
+  cache.shape.head_dim_k = cache.shape.head_dim_v =
+      static_cast<std::uint32_t>(to_number("head_dim", field_of(caches, "head_dim"), 1024));
+  return cache;
+}
+
+DeviceFactory factory_of(const std::string& kind) {
+  if (kind == "plain") {
+    return make_plain_device;
+  }
+  if (kind != "cuda") {
+    throw nb::value_error("kind must be cuda or plain");
+  }
+#ifdef INFERSCALE_WITH_CUDA
+  return make_cuda_device;
+#else
+  raise(unsupported("this build has no CUDA"));
+#endif
+}
+
+void attach_device(RankStore& store, const nb::dict& caches, std::uint64_t gpu_budget,
+                   std::uint64_t pinned_budget, std::uint32_t max_load_tokens,
+                   std::uint32_t max_capture_tokens, const std::string& kind) {
+  const CacheLayout cache = to_layout(caches);
+  const int index = static_cast<int>(to_number("device", field_of(caches, "device"), 1024));
+  const DeviceFactory factory = factory_of(kind);
+  check(unlocked([&] {
+    const Status attached = store.attach_device(factory, index, gpu_budget, pinned_budget);
+    return attached.ok() ? store.bind_cache(cache, max_load_tokens, max_capture_tokens) : attached;
+  }));
+}
+
+std::vector<std::uint32_t> to_rows(nb::handle value) {
+  Rows rows;
+  if (!nb::try_cast<Rows>(nb::borrow(value), rows, false)) {
+    throw nb::type_error("rows must be a one-dimensional uint32 array");
+  }
+  return {rows.data(), rows.data() + rows.shape(0)};
+}
+
+void* to_stream(std::uint64_t stream) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle of the engine's
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
+}
+
+LoadItem to_part(nb::handle value) {
+  const std::vector<nb::object> parts = to_items("item", value);
+  if (parts.size() != 7) {
+    throw nb::value_error(
+        "an item is (key, scope_hash, context_id or None, tokens, first_position, first_token, "
+        "n_tokens)");
+  }
+  LoadItem item = to_load_item(std::span(parts).first(5));
+  item.first_token = static_cast<std::uint32_t>(to_number("first_token", parts[5], kMaxU32));
+  item.n_tokens = static_cast<std::uint32_t>(to_number("n_tokens", parts[6], kMaxU32));
+  return item;
+}
+
+void load(RankStore& store, nb::handle items, nb::handle rows, std::uint64_t stream) {
+  std::vector<LoadItem> wanted;
+  for (const nb::object& item : to_items("items", items)) {
+    wanted.push_back(to_part(item));
+  }
+  const std::vector<std::uint32_t> places = to_rows(rows);
+  PreparedLoad prepared;
+  const Status status = unlocked([&] {
+    prepared = store.prepare(wanted);
+    const PreparedLoad* const loads[] = {&prepared};
+    return prepared.status().ok() ? store.compose_paged(loads, places, to_stream(stream))
+                                  : prepared.status();
+  });
+  if (!status.ok()) {
+    raise(status, prepared.status().ok() ? nullptr : &prepared.failed_key());
+  }
+}
+
+/// A capture and the store that it goes to, which lives as long.
+struct Captured {
+  nb::object owner;
+  RankStore* store = nullptr;
+  PendingCapture pending;
+};
+
+Captured begin_capture(nb::handle self, nb::handle runs, std::uint64_t stream) {
+  std::vector<CaptureItem> items;
+  std::vector<std::uint32_t> rows;
+  for (const nb::object& run : to_items("runs", runs)) {
+    const std::vector<nb::object> parts = to_items("run", run);
+    if (parts.size() != 4 || !PyDict_Check(parts[0].ptr())) {
+      throw nb::value_error("a run is (meta, tokens, first_position, rows)");
+    }
+    CaptureItem& item = items.emplace_back();
+    item.meta = to_capture_meta(nb::borrow<nb::dict>(parts[0]));
+    item.tokens = to_tokens("tokens", parts[1]);
+    item.first_position =
+        static_cast<std::uint32_t>(to_number("first_position", parts[2], kMaxU32));
+    const std::vector<std::uint32_t> own = to_rows(parts[3]);
+    if (own.size() != item.tokens.size()) {
+      throw nb::value_error("rows: each token needs one");
+    }
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  auto* store = nb::cast<RankStore*>(self);
+  PendingCapture pending = take(
+      unlocked([&] { return store->capture_paged(std::move(items), rows, to_stream(stream)); }));
+  return {nb::borrow(self), store, std::move(pending)};
+}
+
+nb::bytes first_layer_keys(Captured& self, std::size_t run) {
+  const std::vector<std::byte> keys =
+      take(unlocked([&] { return self.store->first_layer_keys(self.pending, run); }));
+  return nb::bytes(keys.data(), keys.size());
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m, nb::class_<RankStore>& store) {
+#ifdef INFERSCALE_WITH_CUDA
+  m.attr("has_cuda") = true;
+#else
+  m.attr("has_cuda") = false;
+#endif
+  nb::class_<Captured>(m, "PendingCapture", "Rows of a cache on their way to the host.")
+      .def(
+          "wait", [](Captured& self) { check(unlocked([&] { return self.pending.wait(); })); },
+          "Returns when the bytes are there. Raises RetryError when the device failed.")
+      .def(
+          "store",
+          [](Captured& self, std::size_t run) {
+            check(unlocked([&] { return self.store->store(self.pending, run); }));
+          },
+          nb::arg("run"), "After `wait`: stores one run as a record. Raises as capture does.")
+      .def("first_layer_keys", &first_layer_keys, nb::arg("run"),
+           "After `wait`: [tokens][heads][head_dim] of one run in the records' codec, without "
+           "positions.");
+  store
+      .def("attach_device", &attach_device, nb::arg("caches"), nb::kw_only(), nb::arg("gpu_budget"),
+           nb::arg("pinned_budget"), nb::arg("max_load_tokens"), nb::arg("max_capture_tokens"),
+           nb::arg("kind") = "cuda",
+           nb::sig("def attach_device(self, caches: dict[str, typing.Any], *, gpu_budget: int, "
+                   "pinned_budget: int, max_load_tokens: int, max_capture_tokens: int, kind: str "
+                   "= 'cuda') -> None"),
+           "Puts tiers that a device reads in front of the store, for the engine's caches: "
+           "addresses of the layers `k` and `v`, strides in bytes (block, row, head[, element]). "
+           "`plain` stands in for a device with memory of the host.")
+      .def_prop_ro("device_tokens", &RankStore::device_tokens,
+                   "How many tokens' records the larger of the device's tiers holds.")
+      .def("load", &load, nb::arg("items"), nb::arg("rows"), nb::arg("stream"),
+           nb::sig("def load(self, items: list[tuple[str, str, str | None, "
+                   "numpy.typing.NDArray[numpy.int32] | list[int], int, int, int]], rows: "
+                   "numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
+           "Queues the placing of records: (key, scope_hash, context_id or None, tokens, "
+           "first_position, first_token, n_tokens), tokens from first_token on, in `rows` one "
+           "after the other. Does not wait for the device. Raises what prepare raises.")
+      .def("begin_capture", &begin_capture, nb::arg("runs"), nb::arg("stream"),
+           nb::sig("def begin_capture(self, runs: list[tuple[dict[str, str | int], "
+                   "numpy.typing.NDArray[numpy.int32] | list[int], int, "
+                   "numpy.typing.NDArray[numpy.uint32]]], stream: int) -> PendingCapture"),
+           "Queues the reading of rows: (meta as in capture, tokens, first_position, rows). Does "
+           "not wait for the device.");
+}
+
+}  // namespace inferscale::python
