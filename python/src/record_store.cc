@@ -31,15 +31,16 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
                                 std::uint64_t disk_budget, const ModelSpec& spec,
                                 const std::string& codec, std::uint32_t shard_index,
                                 std::uint32_t shard_count, std::uint32_t max_positions) {
-  if (codec != "f16" && codec != "f32") {
-    throw nb::value_error("codec must be f16 or f32");
+  const std::optional<KvCodec> known = codec_from_name(codec);
+  if (!known) {
+    throw nb::value_error("codec must be f16, bf16 or f32");
   }
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
   options.disk_budget_bytes = disk_budget;
   options.spec = spec;
-  options.codec = codec == "f16" ? KvCodec::kF16 : KvCodec::kF32;
+  options.codec = *known;
   options.shard_index = shard_index;
   options.shard_count = shard_count;
   options.max_positions = max_positions;
@@ -204,7 +205,8 @@ void bind_transfers(nb::class_<RankStore>& store) {
                    "str, str | None, numpy.typing.NDArray[numpy.int32] | list[int], int]], k: "
                    "typing.Any, v: typing.Any) -> None"),
            "Writes records one after the other into k and v [layers, tokens, heads, head_dim], "
-           "float16 or float32, keys rotated to their positions. Raises what prepare raises.")
+           "float16, bfloat16 or float32, keys rotated to their positions. Raises what prepare "
+           "raises.")
       .def("capture", &capture, nb::arg("meta"), nb::arg("tokens"), nb::arg("first_position"),
            nb::arg("k").noconvert(), nb::arg("v").noconvert(),
            nb::sig("def capture(self, meta: dict[str, str | int], tokens: "
