@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/hash.h"
 #include "base/scope_check.h"
@@ -75,17 +76,11 @@ ContextKind to_context_kind(nb::handle value) {
 }
 
 KvCodec to_codec(std::string_view field, nb::handle value) {
-  const std::string name = to_text(field, value);
-  if (name == "f16") {
-    return KvCodec::kF16;
-  }
-  if (name == "bf16") {
-    return KvCodec::kBf16;
-  }
-  if (name != "f32") {
+  const std::optional<KvCodec> known = codec_from_name(to_text(field, value));
+  if (!known) {
     raise_value(name_of(field) + " must be f16, bf16 or f32");
   }
-  return KvCodec::kF32;
+  return *known;
 }
 
 LoadItem to_load_item(std::span<const nb::object> parts) {

@@ -177,7 +177,8 @@ void bind_transfers(nb::class_<RankStore>& store) {
                    "str, str | None, numpy.typing.NDArray[numpy.int32] | list[int], int]], k: "
                    "typing.Any, v: typing.Any) -> None"),
            "Writes records one after the other into k and v [layers, tokens, heads, head_dim], "
-           "float16 or float32, keys rotated to their positions. Raises what prepare raises.")
+           "float16, bfloat16 or float32, keys rotated to their positions. Raises what prepare "
+           "raises.")
       .def("capture", &capture, nb::arg("meta"), nb::arg("tokens"), nb::arg("first_position"),
            nb::arg("k").noconvert(), nb::arg("v").noconvert(),
            nb::sig("def capture(self, meta: dict[str, str | int], tokens: "
