@@ -18,6 +18,6 @@ void bind_request(nb::module_& m);
 void bind_index(nb::module_& m);
 void bind_record_store(nb::module_& m);
 /// What a RecordStore does on a device; part of bind_record_store.
-void bind_device(nb::module_& m, nb::class_<RankStore>& store);
+void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store);
 
 }  // namespace inferscale::python

@@ -231,7 +231,7 @@ void bind_record_store(nb::module_& m) {
       .def("flush", [](RankStore& self) { check(unlocked([&] { return self.flush(); })); })
       .def("close", [](RankStore& self) { unlocked([&] { self.close(); }); });
   bind_transfers(store);
-  bind_device(m, store);
+  bind_device_cache(m, store);
 }
 
 }  // namespace inferscale::python

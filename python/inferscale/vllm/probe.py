@@ -14,6 +14,8 @@ from inferscale import _core
 from inferscale.vllm.layout import Reader, Writer, split_slots
 from inferscale.vllm.model import Refused
 
+# The engine's process may have other defaults.
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 _PROBE_TOKENS = 5
 _SHIFT = 3  # positions between capture and composition
 
@@ -55,12 +57,12 @@ def check_cache(
     """
     block = num_blocks - 1
     slots = torch.from_numpy(split_slots([block], 0, 0, block_size, block_size)).to(caches[0].device)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator("cpu").manual_seed(1)
     shape = (block_size, heads, head_dim)
     zeros = torch.zeros(shape, dtype=caches[0].dtype, device=caches[0].device)
     for layer, cache in enumerate(caches):
-        key = torch.randn(shape, generator=generator).to(cache)
-        value = torch.randn(shape, generator=generator).to(cache)
+        key = torch.randn(shape, generator=generator, **_PLAIN).to(cache)
+        value = torch.randn(shape, generator=generator, **_PLAIN).to(cache)
         writer.write(layer, zeros, zeros, slots)  # whatever the engine left there
         before = _digest(cache)
         writer.write(layer, key, value, slots)
@@ -87,9 +89,9 @@ def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str,
     """
     layers, heads, dim = shape["n_layers"], shape["n_kv_heads"], shape["head_dim_k"]
     first = max(1, min(positions - _PROBE_TOKENS - _SHIFT - 1, 1000))
-    generator = torch.Generator().manual_seed(2)
-    plain = torch.randn((_PROBE_TOKENS, heads, dim), generator=generator)
-    there = torch.arange(first, first + _PROBE_TOKENS)
+    generator = torch.Generator("cpu").manual_seed(2)
+    plain = torch.randn((_PROBE_TOKENS, heads, dim), generator=generator, **_PLAIN)
+    there = torch.arange(first, first + _PROBE_TOKENS, device="cpu")
     rotated = adapter.rotate(module, there, plain)
     expected = adapter.rotate(module, there + _SHIFT, plain)
     keys = rotated.expand(layers, *rotated.shape).contiguous().numpy()
@@ -122,19 +124,20 @@ _TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 1e
 def check_device(
     adapter: ModuleType, module: Any, spec: Any, codec: str, caches: dict[str, Any],
     tensors: list[torch.Tensor], writer: Writer, reader: Reader, num_blocks: int, block_size: int,
-    positions: int,
+    positions: int, shard: tuple[int, int],
 ) -> None:
     """Keys that the engine rotated and wrote, captured by our kernel, are what they were before; and
     records that our kernel composes are read back as the engine would have rotated them there.
 
-    In every layer, in the last two blocks, which are zeroed afterwards. It also loads the kernels. ``caches``: as ``layout.describe`` has them. Raises Refused.
+    In every layer, in the last two blocks, which are zeroed afterwards. It also loads the kernels.
+    ``caches``: as ``layout.describe`` has them; ``shard``: the rank's number and the ranks. Raises Refused.
     """
     layers, heads, dim = len(tensors), caches["n_kv_heads"], caches["head_dim"]
     count = min(_PROBE_TOKENS, block_size)
     first = max(1, min(positions - count - 2 * _SHIFT - 1, 1000))
-    generator = torch.Generator().manual_seed(3)
-    plain = torch.randn((count, layers * heads, dim), generator=generator)
-    there = torch.arange(first, first + count)
+    generator = torch.Generator("cpu").manual_seed(3)
+    plain = torch.randn((count, layers * heads, dim), generator=generator, **_PLAIN)
+    there = torch.arange(first, first + count, device="cpu")
     source = split_slots([num_blocks - 1], 0, 0, count, block_size)
     target = split_slots([num_blocks - 2], 0, 0, count, block_size)
     zeros = torch.zeros_like(plain)
@@ -143,7 +146,7 @@ def check_device(
     before = [_digest(tensor) for tensor in tensors]
     _write_layers(writer, tensors, source, adapter.rotate(module, there, plain), plain)
     with tempfile.TemporaryDirectory(prefix="inferscale-probe-") as directory:
-        store = _core.RecordStore(directory, 256 << 20, 256 << 20, spec, codec, 0, 1, positions)
+        store = _core.RecordStore(directory, 256 << 20, 256 << 20, spec, codec, *shard, positions)
         try:
             store.attach_device(
                 caches, gpu_budget=64 << 20, pinned_budget=64 << 20, max_load_tokens=count,

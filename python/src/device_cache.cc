@@ -179,7 +179,7 @@ nb::bytes first_layer_keys(Captured& self, std::size_t run) {
 
 }  // namespace
 
-void bind_device(nb::module_& m, nb::class_<RankStore>& store) {
+void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
 #ifdef INFERSCALE_WITH_CUDA
   m.attr("has_cuda") = true;
 #else
