@@ -55,6 +55,10 @@ struct LoadItem {
 /// Movable; may outlive the store.
 class PreparedLoad {
  public:
+  PreparedLoad() = default;
+  PreparedLoad(PreparedLoad&&) = default;
+  PreparedLoad& operator=(PreparedLoad&&) = default;
+
   /// Why there is a record that cannot be used; kOk when there is none. Codes: kNotFound (absent,
   /// evicted, erased), kDataLoss (damaged; dropped), kInvalidArgument (other tokens, context, model
   /// or shard; positions beyond the engine's), kPermissionDenied (another scope),
@@ -94,8 +98,20 @@ struct CaptureItem {
 /// Records that a device is reading from the engine's cache. Movable; one thread at a time.
 class PendingCapture {
  public:
+  PendingCapture() = default;
+  PendingCapture(PendingCapture&&) = default;
+  PendingCapture& operator=(PendingCapture&&) = default;
+
   /// Whether finishing it would not wait for the device.
   [[nodiscard]] bool ready() const { return batch_ == nullptr || batch_->ready(); }
+  /// Of its records, in order; empty once it has been finished.
+  [[nodiscard]] std::vector<RecordKey> keys() const {
+    std::vector<RecordKey> keys;
+    for (const CaptureItem& item : items_) {
+      keys.push_back(item.meta.key);
+    }
+    return keys;
+  }
 
  private:
   friend class RankStore;

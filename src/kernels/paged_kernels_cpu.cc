@@ -1,74 +1,64 @@
-#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/arguments.h"
-#include "kernels/kv_rows.h"
 #include "kernels/paged_kernels.h"
-#include "kernels/rotation.h"
 
 namespace inferscale {
 namespace {
 
-/// Tokens `first` .. `first + count - 1` of an item, all of which lie in one page.
-struct PageRun {
-  const std::byte* page = nullptr;
-  std::size_t first_in_page = 0;
-  std::size_t first = 0;  ///< counted from the item's first token
-  std::size_t count = 0;
-};
-
-void compose_run(const PagedItem& item, const PageRun& run, const kernels::Rotation& rotation,
-                 const PagedCache& where) {
-  const KvShape& shape = where.pages.shape;
-  const CacheLayout& cache = where.cache;
-  const std::size_t element = codec_element_bytes(where.pages.codec);
-  const kernels::CacheRows rows{0, item.rows};
-  kernels::RowMove move;
-  move.source_codec = where.pages.codec;
-  move.target_codec = cache.dtype;
-  move.n_tokens = run.count;
-  move.n_heads = shape.n_kv_heads;
-  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-    move.head_dim = shape.head_dim_k;
-    move.source = kernels::packed_rows(run.page + where.pages.k_offset(layer), run.first_in_page,
-                                       move.n_heads, move.head_dim * element);
-    move.target =
-        kernels::cache_rows(cache.k[layer], run.first, rows, cache.k_strides, cache.rows_per_block);
-    kernels::rotate_rows(move, rotation);
-    move.head_dim = shape.head_dim_v;
-    move.source = kernels::packed_rows(run.page + where.pages.v_offset(layer), run.first_in_page,
-                                       move.n_heads, move.head_dim * element);
-    move.target =
-        kernels::cache_rows(cache.v[layer], run.first, rows, cache.v_strides, cache.rows_per_block);
-    kernels::convert_rows(move);
-  }
+RecordMeta meta_of(const PageLayout& pages) {
+  RecordMeta meta;
+  meta.shape = pages.shape;
+  meta.codec = pages.codec;
+  return meta;
 }
 
+/// The item's tokens as a record.
+Result<std::shared_ptr<const Record>> gather(const PagedItem& item, const PageLayout& pages) {
+  const std::vector<TokenId> unnamed(item.n_tokens);
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder,
+                              RecordBuilder::create(meta_of(pages), unnamed));
+  const std::size_t k_bytes = pages.k_token_bytes();
+  const std::size_t v_bytes = pages.v_token_bytes();
+  for (std::uint32_t layer = 0; layer < pages.shape.n_layers; ++layer) {
+    for (std::size_t i = 0; i < item.n_tokens; ++i) {
+      const std::size_t token = item.first_token + i;
+      const std::byte* page = item.pages[token / pages.tokens_per_page];
+      const std::size_t in_page = token % pages.tokens_per_page;
+      std::memcpy(builder.layer_k(layer) + i * k_bytes,
+                  page + pages.k_offset(layer) + in_page * k_bytes, k_bytes);
+      std::memcpy(builder.layer_v(layer) + i * v_bytes,
+                  page + pages.v_offset(layer) + in_page * v_bytes, v_bytes);
+    }
+  }
+  return std::move(builder).seal();
+}
+
+/// Written to be compared with: gathers what lies in the pages and leaves the rest to kv_compose.
 class CpuComposer final : public PagedComposer {
  public:
   explicit CpuComposer(PagedCache where) : where_(std::move(where)) {}
 
   Status compose(std::span<const PagedItem> items, void* /*stream*/) override {
     INFERSCALE_RETURN_IF_ERROR(check_paged_items(items, where_).with_context("compose"));
-    kernels::RotationTile rotations(*where_.table, kernels::RotationTile::Direction::kForward);
-    const std::size_t per_page = where_.pages.tokens_per_page;
+    std::vector<std::shared_ptr<const Record>> records;
+    std::vector<ComposeItem> gathered;
     for (const PagedItem& item : items) {
-      for (std::size_t first = 0; first < item.n_tokens;) {
-        const std::size_t token = item.first_token + first;
-        PageRun run;
-        run.page = item.pages[token / per_page];
-        run.first_in_page = token % per_page;
-        run.first = first;
-        run.count =
-            std::min({item.n_tokens - first, per_page - run.first_in_page, rotations.capacity()});
-        const auto position = item.first_position + static_cast<std::uint32_t>(first);
-        compose_run(item, run, rotations.fill(position, run.count), where_);
-        first += run.count;
+      if (item.n_tokens == 0) {
+        continue;
       }
+      INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const Record> record, gather(item, where_.pages));
+      ComposeItem& out = gathered.emplace_back();
+      out.record = record.get();
+      out.first_position = item.first_position;
+      out.rows = item.rows;
+      records.push_back(std::move(record));
     }
-    return Status();
+    return kv_compose(gathered, *where_.table, where_.cache);
   }
 
  private:
@@ -114,9 +104,7 @@ class CpuCapturer final : public PagedCapturer {
   Result<std::unique_ptr<CaptureBatch>> capture(std::span<const CaptureRun> runs,
                                                 void* /*stream*/) override {
     INFERSCALE_RETURN_IF_ERROR(check_capture_runs(runs, where_).with_context("capture"));
-    RecordMeta meta;
-    meta.shape = where_.pages.shape;
-    meta.codec = where_.pages.codec;
+    const RecordMeta meta = meta_of(where_.pages);
     std::vector<RecordBuilder> captured;
     for (const CaptureRun& run : runs) {
       const std::vector<TokenId> unnamed(run.rows.size());
