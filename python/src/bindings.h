@@ -4,10 +4,6 @@
 
 /// What `inferscale._core` consists of; each function adds one subject to the module. The bindings
 /// translate and check types, everything else is the library's.
-namespace inferscale {
-class RankStore;
-}
-
 namespace inferscale::python {
 
 namespace nb = nanobind;
@@ -17,7 +13,5 @@ void bind_spec(nb::module_& m);
 void bind_request(nb::module_& m);
 void bind_index(nb::module_& m);
 void bind_record_store(nb::module_& m);
-/// What a RecordStore does on a device; part of bind_record_store.
-void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store);
 
 }  // namespace inferscale::python

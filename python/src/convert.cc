@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
 
 #include "base/hash.h"
 #include "base/scope_check.h"
@@ -73,41 +72,6 @@ std::vector<RecordKey> to_keys(std::string_view field, nb::handle value) {
 
 ContextKind to_context_kind(nb::handle value) {
   return take(parse_context_kind(to_text("context kind", value)));
-}
-
-KvCodec to_codec(std::string_view field, nb::handle value) {
-  const std::optional<KvCodec> known = codec_from_name(to_text(field, value));
-  if (!known) {
-    raise_value(name_of(field) + " must be f16, bf16 or f32");
-  }
-  return *known;
-}
-
-LoadItem to_load_item(std::span<const nb::object> parts) {
-  LoadItem item;
-  item.key = to_key("key", parts[0]);
-  item.scope = to_hash("scope_hash", parts[1]);
-  if (!parts[2].is_none()) {
-    item.context_id = to_hash("context_id", parts[2]);
-  }
-  item.tokens = to_tokens("tokens", parts[3]);
-  item.first_position =
-      static_cast<std::uint32_t>(to_number("first_position", parts[4], 0xFFFFFFFF));
-  return item;
-}
-
-CaptureMeta to_capture_meta(const nb::dict& meta) {
-  static constexpr const char* kFields[] = {"key", "scope_hash", "context_id", "context_kind",
-                                            "context_tokens"};
-  check_fields("meta", meta, kFields);
-  CaptureMeta about;
-  about.key = to_key("key", field_of(meta, "key"));
-  about.scope = to_hash("scope_hash", field_of(meta, "scope_hash"));
-  about.context_id = to_hash("context_id", field_of(meta, "context_id"));
-  about.context_kind = to_context_kind(field_of(meta, "context_kind"));
-  about.context_tokens = static_cast<std::uint32_t>(
-      to_number("context_tokens", field_of(meta, "context_tokens"), 0xFFFFFFFF));
-  return about;
 }
 
 std::vector<TokenId> to_tokens(std::string_view field, nb::handle value) {

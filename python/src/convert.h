@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "connector/rank_store.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/types.h"
 
@@ -30,11 +29,6 @@ namespace nb = nanobind;
 [[nodiscard]] RecordKey to_key(std::string_view field, nb::handle value);
 [[nodiscard]] std::vector<RecordKey> to_keys(std::string_view field, nb::handle value);
 [[nodiscard]] ContextKind to_context_kind(nb::handle value);
-/// "f16", "bf16" or "f32".
-[[nodiscard]] KvCodec to_codec(std::string_view field, nb::handle value);
-/// (key, scope_hash, context_id or None, tokens, first_position). REQUIRES: five parts.
-[[nodiscard]] LoadItem to_load_item(std::span<const nb::object> parts);
-[[nodiscard]] CaptureMeta to_capture_meta(const nb::dict& meta);
 
 /// Token ids: a one-dimensional int32 array, or a list of int.
 [[nodiscard]] std::vector<TokenId> to_tokens(std::string_view field, nb::handle value);
@@ -44,13 +38,6 @@ namespace nb = nanobind;
 /// {"tenant", "user", "agent", "run"}; agent and run may be missing. "system" for that scope.
 [[nodiscard]] Scope to_scope(nb::handle value);
 [[nodiscard]] nb::dict from_scope(const Scope& scope);
-
-/// Runs `call`, which may read or write files, without the GIL.
-template <typename Call>
-auto unlocked(Call call) {
-  nb::gil_scoped_release released;
-  return call();
-}
 
 /// The value of a dict's field. Raises ValueError when it is missing.
 [[nodiscard]] nb::object field_of(const nb::dict& dict, const char* field);

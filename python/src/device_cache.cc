@@ -11,9 +11,7 @@
 #include "connector/rank_store.h"
 #include "convert.h"
 #include "errors.h"
-#ifdef INFERSCALE_WITH_CUDA
-#include "kv/cuda/cuda_device.h"
-#endif
+#include "record_store.h"
 
 namespace inferscale::python {
 namespace {
@@ -54,7 +52,7 @@ CacheLayout to_layout(const nb::dict& caches) {
       "v",     "k_strides", "v_strides",  "rows_per_block", "n_rows"};
   check_fields("caches", caches, kFields);
   CacheLayout cache;
-  cache.dtype = to_codec("dtype", field_of(caches, "dtype"));
+  cache.dtype = to_codec("dtype", to_text("dtype", field_of(caches, "dtype")));
   cache.k = to_addresses("k", caches);
   cache.v = to_addresses("v", caches);
   cache.k_strides = to_strides("k_strides", caches);
@@ -69,26 +67,12 @@ CacheLayout to_layout(const nb::dict& caches) {
   return cache;
 }
 
-DeviceFactory factory_of(const std::string& kind) {
-  if (kind == "plain") {
-    return make_plain_device;
-  }
-  if (kind != "cuda") {
-    throw nb::value_error("kind must be cuda or plain");
-  }
-#ifdef INFERSCALE_WITH_CUDA
-  return make_cuda_device;
-#else
-  raise(unsupported("this build has no CUDA"));
-#endif
-}
-
 void attach_device(RankStore& store, const nb::dict& caches, std::uint64_t gpu_budget,
                    std::uint64_t pinned_budget, std::uint32_t max_load_tokens,
-                   std::uint32_t max_capture_tokens, const std::string& kind) {
+                   std::uint32_t max_capture_tokens) {
   const CacheLayout cache = to_layout(caches);
-  const int index = static_cast<int>(to_number("device", field_of(caches, "device"), 1024));
-  const DeviceFactory factory = factory_of(kind);
+  int index = 0;
+  const DeviceFactory factory = to_device(to_text("device", field_of(caches, "device")), &index);
   check(unlocked([&] {
     const Status attached = store.attach_device(factory, index, gpu_budget, pinned_budget);
     return attached.ok() ? store.bind_cache(cache, max_load_tokens, max_capture_tokens) : attached;
@@ -185,7 +169,7 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
 #else
   m.attr("has_cuda") = false;
 #endif
-  nb::class_<Captured>(m, "PendingCapture", "Rows of a cache on their way to the host.")
+  nb::class_<Captured>(m, "CapturedRows", "Rows of a cache on their way to the host.")
       .def(
           "wait", [](Captured& self) { check(unlocked([&] { return self.pending.wait(); })); },
           "Returns when the bytes are there. Raises RetryError when the device failed.")
@@ -201,13 +185,11 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
   store
       .def("attach_device", &attach_device, nb::arg("caches"), nb::kw_only(), nb::arg("gpu_budget"),
            nb::arg("pinned_budget"), nb::arg("max_load_tokens"), nb::arg("max_capture_tokens"),
-           nb::arg("kind") = "cuda",
            nb::sig("def attach_device(self, caches: dict[str, typing.Any], *, gpu_budget: int, "
-                   "pinned_budget: int, max_load_tokens: int, max_capture_tokens: int, kind: str "
-                   "= 'cuda') -> None"),
-           "Puts tiers that a device reads in front of the store, for the engine's caches: "
-           "addresses of the layers `k` and `v`, strides in bytes (block, row, head[, element]). "
-           "`plain` stands in for a device with memory of the host.")
+                   "pinned_budget: int, max_load_tokens: int, max_capture_tokens: int) -> None"),
+           "Puts tiers that a device reads in front of the store, for the engine's caches: the "
+           "`device` as in the constructor, addresses of the layers `k` and `v`, strides in bytes "
+           "(block, row, head[, element]).")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
       .def("load", &load, nb::arg("items"), nb::arg("rows"), nb::arg("stream"),
@@ -220,7 +202,7 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
       .def("begin_capture", &begin_capture, nb::arg("runs"), nb::arg("stream"),
            nb::sig("def begin_capture(self, runs: list[tuple[dict[str, str | int], "
                    "numpy.typing.NDArray[numpy.int32] | list[int], int, "
-                   "numpy.typing.NDArray[numpy.uint32]]], stream: int) -> PendingCapture"),
+                   "numpy.typing.NDArray[numpy.uint32]]], stream: int) -> CapturedRows"),
            "Queues the reading of rows: (meta as in capture, tokens, first_position, rows). Does "
            "not wait for the device.");
 }

@@ -1,3 +1,5 @@
+#include "record_store.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -18,10 +20,14 @@
 namespace inferscale::python {
 namespace {
 
+constexpr std::uint64_t kMaxU32 = 0xFFFFFFFF;
+
 std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uint64_t host_budget,
-                                std::uint64_t disk_budget, const ModelSpec& spec, nb::handle codec,
-                                std::uint32_t shard_index, std::uint32_t shard_count,
-                                std::uint32_t max_positions) {
+                                std::uint64_t disk_budget, const ModelSpec& spec,
+                                const std::string& codec, std::uint32_t shard_index,
+                                std::uint32_t shard_count, std::uint32_t max_positions,
+                                const std::string& device, std::uint64_t gpu_budget,
+                                std::uint64_t pinned_budget) {
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
@@ -31,6 +37,9 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
   options.shard_index = shard_index;
   options.shard_count = shard_count;
   options.max_positions = max_positions;
+  options.gpu_budget_bytes = gpu_budget;
+  options.pinned_budget_bytes = pinned_budget;
+  set_device(device, &options);
   return take(unlocked([&] { return RankStore::open(std::move(options)); }));
 }
 
@@ -191,6 +200,28 @@ void bind_transfers(nb::class_<RankStore>& store) {
 
 }  // namespace
 
+KvCodec to_codec(const char* field, const std::string& name) {
+  const std::optional<KvCodec> known = codec_from_name(name);
+  if (!known) {
+    throw nb::value_error((std::string(field) + " must be f16, bf16 or f32").c_str());
+  }
+  return *known;
+}
+
+CaptureMeta to_capture_meta(const nb::dict& meta) {
+  static constexpr const char* kFields[] = {"key", "scope_hash", "context_id", "context_kind",
+                                            "context_tokens"};
+  check_fields("meta", meta, kFields);
+  CaptureMeta about;
+  about.key = to_key("key", field_of(meta, "key"));
+  about.scope = to_hash("scope_hash", field_of(meta, "scope_hash"));
+  about.context_id = to_hash("context_id", field_of(meta, "context_id"));
+  about.context_kind = to_context_kind(field_of(meta, "context_kind"));
+  about.context_tokens = static_cast<std::uint32_t>(
+      to_number("context_tokens", field_of(meta, "context_tokens"), kMaxU32));
+  return about;
+}
+
 void bind_record_store(nb::module_& m) {
   nb::class_<PreparedLoad>(m, "PreparedLoad", "Records that are leased while this lives.")
       .def_prop_ro("tokens", &PreparedLoad::tokens);
@@ -199,7 +230,11 @@ void bind_record_store(nb::module_& m) {
   store
       .def(nb::new_(&open), nb::arg("directory"), nb::arg("host_budget"), nb::arg("disk_budget"),
            nb::arg("spec"), nb::arg("codec"), nb::arg("shard_index"), nb::arg("shard_count"),
-           nb::arg("max_positions"))
+           nb::arg("max_positions"), nb::arg("device") = "", nb::arg("gpu_budget") = 0,
+           nb::arg("pinned_budget") = 0,
+           "`device`: what holds the engine's cache and is to hold records: \"\" none, \"cuda:N\", "
+           "or \"plain\" (plain memory, for tests), with budgets in bytes of its own memory and of "
+           "pinned memory of the host.")
       .def("records", &records,
            nb::sig("def records(self) -> list[tuple[str, str, str, str, "
                    "numpy.typing.NDArray[numpy.int32]]]"),
@@ -231,6 +266,7 @@ void bind_record_store(nb::module_& m) {
       .def("flush", [](RankStore& self) { check(unlocked([&] { return self.flush(); })); })
       .def("close", [](RankStore& self) { unlocked([&] { self.close(); }); });
   bind_transfers(store);
+  bind_device(m, store);
   bind_device_cache(m, store);
 }
 

@@ -167,14 +167,14 @@ PageLease DeviceStore::bring_up(const RecordRequest& request, const Record& reco
   return lease;
 }
 
-// The first use of a pinned record moves it only where nothing must give way for it: a pass over
-// many records drives out nothing that is used.
+// Others give way at every second use only: a pass over many records drives out nothing, and those
+// that take turns in a tier too small for them are not copied each time.
 void DeviceStore::move_up(const PageLease& pinned) {
   if (gpu_->contains(pinned.key()) || !pinned_->contains(pinned.key())) {
     return;  // or it was erased
   }
   std::vector<RecordKey> evicted;
-  const auto room = pinned.hits() > 1 ? PageTier::Room::kEvict : PageTier::Room::kFreeOnly;
+  const auto room = pinned.hits() % 2 == 0 ? PageTier::Room::kEvict : PageTier::Room::kFreeOnly;
   if (gpu_->put_copy(pinned, room, &evicted).ok()) {
     ++promotions_;
   }

@@ -11,6 +11,7 @@ namespace {
 
 template <typename Medium>
 struct DiskHarness {
+  static std::uint64_t stored_bytes(const Record& record) { return record.bytes().size(); }
   static constexpr bool kKeepsHeld = false;
   static std::uint64_t budget(std::uint64_t count, std::uint64_t size) {
     return disk_budget(count, size);

@@ -5,6 +5,7 @@ namespace inferscale::testing {
 namespace {
 
 struct HostHarness {
+  static std::uint64_t stored_bytes(const Record& record) { return record.bytes().size(); }
   static constexpr bool kKeepsHeld = true;
   static std::uint64_t budget(std::uint64_t count, std::uint64_t size) { return count * size; }
   std::unique_ptr<Tier> open(std::uint64_t budget_bytes) {

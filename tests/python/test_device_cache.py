@@ -20,7 +20,7 @@ class Cache:
         _, block, row, head, element = self.data.strides
         layers = [layer.ctypes.data for layer in self.data]
         return {
-            "dtype": "f32", "device": 0, "n_kv_heads": HEADS, "head_dim": DIM, "k": layers,
+            "dtype": "f32", "device": "plain", "n_kv_heads": HEADS, "head_dim": DIM, "k": layers,
             "v": [address + DIM * element for address in layers], "k_strides": (block, row, head),
             "v_strides": (block, row, head), "rows_per_block": BLOCK, "n_rows": BLOCK * BLOCKS,
         } | changes
@@ -39,7 +39,7 @@ def store():
 def attach(store, cache, **changes):
     store.attach_device(
         cache.describe(**changes), gpu_budget=1 << 20, pinned_budget=1 << 20, max_load_tokens=64,
-        max_capture_tokens=64, kind="plain",
+        max_capture_tokens=64,
     )
 
 

@@ -292,7 +292,7 @@ def test_erased_bytes_are_gone_from_the_files(open_store, tmp_path, by_scope):
     assert holds()
     load = store.prepare([item(tokens, 0)])
     counts = store.erase_scope(SCOPE_HASH) if by_scope else store.erase([key(tokens)])
-    assert counts == {"host": 1, "disk": 1, "leased": 1}
+    assert counts == {"gpu": 0, "pinned": 0, "host": 1, "disk": 1, "leased": 1}
     assert not holds()
     assert not store.contains(key(tokens))
     with pytest.raises(KeyError):

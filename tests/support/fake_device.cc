@@ -31,9 +31,12 @@ bool FakeClock::passed(DeviceTicket ticket) {
 
 Status FakeClock::wait(DeviceTicket ticket) {
   ++waits;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (dead) {
     return unavailable("the fake device is dead");
+  }
+  if (blocking) {
+    finished_.wait(lock, [&] { return dead || !pending_.contains(ticket); });
   }
   const auto found = pending_.find(ticket);
   if (found == pending_.end()) {
@@ -56,6 +59,7 @@ void FakeClock::finish(void* stream) {
   const std::lock_guard lock(mutex_);
   std::erase_if(open_, [&](const Work& work) { return work.stream == stream; });
   std::erase_if(pending_, [&](const auto& each) { return each.second == stream; });
+  finished_.notify_all();
 }
 
 bool FakeClock::reads(const std::byte* address) const {

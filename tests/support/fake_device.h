@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,7 +25,7 @@ class FakeClock final : public DeviceClock {
  public:
   [[nodiscard]] Result<DeviceTicket> mark(void* stream) override;
   [[nodiscard]] bool passed(DeviceTicket ticket) override;
-  /// Finishes everything up to the ticket.
+  /// Finishes everything up to the ticket; or waits, while `blocking`, until `finish` does so.
   [[nodiscard]] Status wait(DeviceTicket ticket) override;
 
   /// Work that reads these addresses is put into `stream`; the next mark on it covers that.
@@ -35,6 +36,7 @@ class FakeClock final : public DeviceClock {
   [[nodiscard]] bool reads(const std::byte* address) const;
 
   std::atomic<bool> immediate{false};
+  std::atomic<bool> blocking{false};
   std::atomic<bool> dead{false};  ///< every call fails from now on
   std::atomic<std::uint64_t> waits{0};
 
@@ -45,6 +47,7 @@ class FakeClock final : public DeviceClock {
     DeviceTicket ticket = 0;  ///< 0: no mark has covered it yet
   };
   mutable std::mutex mutex_;
+  std::condition_variable finished_;
   std::vector<Work> open_;
   std::map<DeviceTicket, void*> pending_;
   DeviceTicket last_ = 0;

@@ -17,7 +17,7 @@ def describe_cpu(caches):
     dim, element = width // 2, caches[0].element_size()
     block, head = (caches[0].stride(axis) * element for axis in (0, 1))
     return {
-        "dtype": "f32", "device": 0, "n_kv_heads": heads, "head_dim": dim,
+        "dtype": "f32", "device": "plain", "n_kv_heads": heads, "head_dim": dim,
         "k": [cache.data_ptr() for cache in caches],
         "v": [cache.data_ptr() + size * dim * element for cache in caches],
         "k_strides": (block, element, head, size * element), "v_strides": (block, dim * element, head),
@@ -46,7 +46,7 @@ def engine(engines, tmp_path_factory) -> Engine:
     ordered = [caches[name] for name in sorted(caches, key=lambda name: int(name.split(".")[2]))]
     worker._records.store.attach_device(
         describe_cpu(ordered), gpu_budget=16 << 20, pinned_budget=64 << 20, max_load_tokens=1 << 16,
-        max_capture_tokens=1024, kind="plain",
+        max_capture_tokens=1024,
     )
     worker._path = DevicePath(
         worker._records, BLOCK, worker._path._repeated, 0, 1024, worker._codec, lambda: 0

@@ -152,7 +152,7 @@ def describe(caches: list[torch.Tensor], num_blocks: int) -> dict[str, Any]:
     blocks, size, heads, dim = keys.shape
     return {
         "dtype": _CODECS[dtype],
-        "device": caches[0].device.index or 0,
+        "device": f"cuda:{caches[0].device.index or 0}",
         "n_kv_heads": heads,
         "head_dim": dim,
         "k": [key.data_ptr() for key, _ in pairs],
