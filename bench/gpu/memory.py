@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
@@ -22,6 +23,7 @@ class Memory:
         self.facts: list[list[int]] = []
         self.keys: list[str] = []
         self.header_key = ""
+        self.salts: dict[tuple[str, int], str] = {}
 
     def encode_header(self, salt: str = "") -> None:
         wanted = self.client.range(self.header, 0, HEADER)
@@ -95,10 +97,19 @@ class Memory:
         return ids + question
 
     def inject(self, picked: list[int], salt: str, top_j: int = 0) -> dict[str, Any]:
-        return self.client.request(
-            inject=[self.header_key, *(self.keys[number] for number in picked)], client_salt=salt,
-            top_j=top_j,
-        )
+        """Parameters and cache salt of a request. The salt depends on who asks, not on what is injected,
+        so that a client makes it once."""
+        wanted = {
+            "v": 1, "request": f"r{next(self.rig.names)}", "scope": self.client.scope,
+            "epoch": self.client.epoch, "purpose": "inject", "top_j": top_j, "context": "",
+            "client_salt": salt, "capture": [],
+            "inject": [self.header_key, *(self.keys[number] for number in picked)],
+        }
+        text = _core.signed_params(wanted, self.client.secret)
+        if (salt, top_j) not in self.salts:
+            parsed = _core.parse_params(text, self.client.secret)
+            self.salts[salt, top_j] = _core.cache_salt(parsed, self.client.secret, self.client.fingerprint)
+        return {"params": json.loads(text), "salt": self.salts[salt, top_j]}
 
 
 def _await(rig: Rig, keys: list[str], seconds: float) -> set[str]:

@@ -10,6 +10,7 @@ and stops when it is used up. See docs/performance.md for what the figures mean.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import platform
@@ -44,16 +45,19 @@ class Run:
     def write(self) -> None:
         Path(self.options.out).write_text(json.dumps(self.report, indent=1, default=str))
 
-    def part(self, name: str, call: Any) -> None:
-        """What a part raises is in the report, and the next one is tried."""
+    def part(self, name: str, call: Any, limit: float = 60.0) -> None:
+        """What a part raises is in the report, and the next one is tried; after ``limit`` seconds the
+        process ends and says where it was."""
         if name not in self.options.parts.split(","):
             return
         begun = time.perf_counter()
+        faulthandler.dump_traceback_later(limit, exit=True)  # what hangs must not use up the machine
         try:
             self.report[name] = call()
         except Exception as error:
             traceback.print_exc()
             self.report[name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        faulthandler.cancel_dump_traceback_later()
         self.report.setdefault("part_s", {})[name] = round(time.perf_counter() - begun, 1)
         print(f"[{time.perf_counter() - self.begun:.0f} s] {name}: {json.dumps(self.report[name], default=str)[:1500]}", flush=True)
         self.write()
@@ -117,13 +121,13 @@ def paths_by_tier(rig: Rig, memory: Memory) -> dict[str, Any]:
 def measure(run: Run, rig: Rig) -> None:
     from equivalence import gate_e1, gate_e2, gate_e5
     from throughput import closed_loop, encoding_beside
-    from ttft import Ttft, breakdown
+    from ttft import Stopwatch, Ttft, breakdown
 
     options = run.options
     client = rig.client()
     memory = Memory(rig, client)
     memory.encode_header()
-    run.part("smoke", lambda: memory.encode(8, 20.0, batch=4) | {"tiers": rig.worker._stats({})["tiers"]})
+    run.part("smoke", lambda: memory.encode(8, 20.0, batch=4) | {"tiers": rig.worker._records.stats({})["tiers"]})
     length = 830
     run.part("gates", lambda: {
         "E1": gate_e1(rig, client, length, [800, 805, length - 1]), "E2": gate_e2(rig, memory, 6),
@@ -141,17 +145,25 @@ def measure(run: Run, rig: Rig) -> None:
         table.run(options.rounds, min(options.ttft_seconds, run.left() - 20.0))
         return table.report()
 
-    run.part("ttft", ttft)
+    run.part("ttft", ttft, options.ttft_seconds + 40.0)
     run.part("breakdown", lambda: breakdown(rig, memory, paths, max(c for c in counts if c <= 50), 40))
     rig.worker._path = own
-    run.part("encode", lambda: memory.encode(options.facts, min(options.encode_seconds, run.left())))
+
+    def encode() -> dict[str, Any]:
+        clock = Stopwatch(own, ["_keep", "_keep_one", "_begin"])
+        found = memory.encode(options.facts, min(options.encode_seconds, run.left()))
+        found["host_ms"] = {name: round(ms, 1) for name, ms in clock.take().items()}
+        clock.stop()
+        return found
+
+    run.part("encode", encode)
     if options.users:
         users = [int(n) for n in options.users.split(",")]
         run.part("throughput", lambda: closed_loop(
             rig, memory, users, 50, 50, options.cell_seconds, 2.0, time.perf_counter() + run.left() - 10.0
-        ))
-        run.part("background", lambda: encoding_beside(rig, memory, 25, 50, options.cell_seconds, 2))
-    run.report["tiers_at_end"] = rig.worker._stats({})
+        ), max(60.0, run.left() + 20.0))
+        run.part("background", lambda: encoding_beside(rig, memory, 25, 50, options.cell_seconds, 2), 90.0)
+    run.report["tiers_at_end"] = rig.worker._records.stats({})
     run.write()
 
 
@@ -177,8 +189,10 @@ def main() -> None:
     options = parse()
     run = Run(options)
     with tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
+        faulthandler.dump_traceback_later(220.0, exit=True)
         try:
             rig = Rig(Options(options.shape, Path(folder), dtype=options.dtype, eager=options.eager))
+            faulthandler.cancel_dump_traceback_later()
             run.report |= {
                 "machine": machine(), "import_s": round(rig.import_s, 1), "start_s": round(rig.start_s, 1),
                 "no_injection_because": rig.reason(), "header": HEADER, "fact": FACT, "question": QUESTION,

@@ -200,6 +200,18 @@ void bind_transfers(nb::class_<RankStore>& store) {
 
 }  // namespace
 
+LoadItem to_load_item(std::span<const nb::object> parts) {
+  LoadItem item;
+  item.key = to_key("key", parts[0]);
+  item.scope = to_hash("scope_hash", parts[1]);
+  if (!parts[2].is_none()) {
+    item.context_id = to_hash("context_id", parts[2]);
+  }
+  item.tokens = to_tokens("tokens", parts[3]);
+  item.first_position = static_cast<std::uint32_t>(to_number("first_position", parts[4], kMaxU32));
+  return item;
+}
+
 KvCodec to_codec(const char* field, const std::string& name) {
   const std::optional<KvCodec> known = codec_from_name(name);
   if (!known) {

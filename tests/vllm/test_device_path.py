@@ -92,7 +92,6 @@ def test_facts_in_another_order_and_from_the_middle_of_a_block(engine, client):
     first, second = answers
     assert first.injected == len(header) + len(middle) and second.fallbacks == {}
     assert 0 < second.injected < first.injected and second.cached == first.injected
-    assert "elden" in engine.tokenizer.decode(first.tokens)
 
 
 def test_eight_requests_of_one_step_equal_each_alone(engine, client):

@@ -8,8 +8,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from inferscale.vllm import layout, settings
+from inferscale import _core
+from inferscale.vllm import layout, probe, settings
 from inferscale.vllm.device_path import DevicePath, in_parts, key_array, load_items, load_rows
+from inferscale.vllm.model import Refused
 from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
 
 BLOCK, KEYS = 4, ["%032x" % n for n in range(1, 5)]
@@ -225,6 +227,71 @@ def test_loads_go_to_the_engines_stream(path):
     path.load([job(4, 8, [7], [item(0, 4, 4)])])
     items, rows, stream = path._store.loads[0]
     assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
+
+
+# -- the check at start -----------------------------------------------------------------------------
+
+LAYERS, POSITIONS = 3, 64
+SPEC = {
+    "architecture": "llama", "trained_positions": POSITIONS, "vocab_size": 1000, "fingerprint": "ab" * 16,
+    "shape": {"n_layers": LAYERS, "n_kv_heads": HEADS, "head_dim_k": DIM, "head_dim_v": DIM},
+    "rope": {"pairing": "halves", "freq_base": 10000.0, "rotary_dim": DIM, "scaling": "none"},
+}
+
+
+class Rotating:
+    """An engine's adapter."""
+
+    def __init__(self, base=10000.0):
+        self.frequencies = base ** (-torch.arange(DIM // 2) / (DIM // 2))
+
+    def rotate(self, module, positions, key):
+        angle = positions[:, None, None] * self.frequencies
+        one, two = key[..., : DIM // 2], key[..., DIM // 2 :]
+        return torch.cat(
+            [one * angle.cos() - two * angle.sin(), two * angle.cos() + one * angle.sin()], -1
+        )
+
+
+class Careless(layout.StridedLayout):
+    """Writes a row too many, each time something else."""
+
+    calls = 0
+
+    def write(self, layer, key, value, slots):
+        super().write(layer, key, value, slots)
+        self.calls += 1
+        if layer == 1:
+            super().write(layer, torch.full_like(key[:1], self.calls), value[:1], slots[:1] * 0)
+
+
+def check(dtype, codec, adapter, made=layout.StridedLayout):
+    tensors = [torch.zeros(BLOCKS, BLOCK, HEADS, 2 * DIM, dtype=dtype).transpose(1, 2) for _ in range(LAYERS)]
+    both = made(tensors, BLOCKS)
+    caches = layout.describe(tensors, BLOCKS) | {"device": "plain"}
+    probe.check_device(
+        adapter, None, _core.ModelSpec.from_dict(SPEC), codec, caches, tensors, both, both, BLOCKS, BLOCK,
+        POSITIONS, (0, 1), lambda: 0,
+    )
+    assert all(not tensor.float().abs().sum() for tensor in tensors)
+
+
+@pytest.mark.parametrize("codec", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_an_engine_that_does_as_we_do_passes(dtype, codec):
+    if (dtype, codec) in ((torch.float32, "f16"), (torch.float32, "bf16"), (torch.float16, "bf16")):
+        pytest.skip("records of less precision than the cache")
+    check(dtype, codec, Rotating())
+
+
+def test_an_engine_that_rotates_otherwise_is_refused():
+    with pytest.raises(Refused, match="composed keys differ"):
+        check(torch.bfloat16, "bf16", Rotating(500.0))
+
+
+def test_an_engine_that_writes_elsewhere_too_is_refused():
+    with pytest.raises(Refused, match="outside the blocks"):
+        check(torch.bfloat16, "bf16", Rotating(), Careless)
 
 
 # -- settings ---------------------------------------------------------------------------------------

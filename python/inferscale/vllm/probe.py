@@ -4,6 +4,7 @@ this package takes them for."""
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -124,13 +125,14 @@ _TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 1e
 def check_device(
     adapter: ModuleType, module: Any, spec: Any, codec: str, caches: dict[str, Any],
     tensors: list[torch.Tensor], writer: Writer, reader: Reader, num_blocks: int, block_size: int,
-    positions: int, shard: tuple[int, int],
+    positions: int, shard: tuple[int, int], stream: Callable[[], int],
 ) -> None:
     """Keys that the engine rotated and wrote, captured by our kernel, are what they were before; and
     records that our kernel composes are read back as the engine would have rotated them there.
 
     In every layer, in the last two blocks, which are zeroed afterwards. It also loads the kernels.
-    ``caches``: as ``layout.describe`` has them; ``shard``: the rank's number and the ranks. Raises Refused.
+    ``caches``: as ``layout.describe`` has them; ``shard``: the rank's number and the ranks;
+    ``stream``: the address of the stream that the engine uses now. Raises Refused.
     """
     layers, heads, dim = len(tensors), caches["n_kv_heads"], caches["head_dim"]
     count = min(_PROBE_TOKENS, block_size)
@@ -152,9 +154,10 @@ def check_device(
                 caches, gpu_budget=64 << 20, pinned_budget=64 << 20, max_load_tokens=count,
                 max_capture_tokens=count,
             )
-            item = _captured_item(store, source, count, first)
+            item = _captured_item(store, source, count, first, stream())
             for shift in (_SHIFT, 2 * _SHIFT):
-                _compose_there(store, item, target, first + shift)
+                rows = target.astype(np.uint32)
+                store.load([(*item, first + shift, 0, count)], rows, stream())
                 expected = adapter.rotate(module, there + shift, plain)
                 _compare_layers(reader, tensors, target, expected, plain)
         finally:
@@ -165,7 +168,9 @@ def check_device(
         raise Refused("the KV cache changed outside the blocks written to")
 
 
-def _captured_item(store: Any, slots: np.ndarray, count: int, first: int) -> tuple[Any, ...]:
+def _captured_item(
+    store: Any, slots: np.ndarray, count: int, first: int, stream: int
+) -> tuple[Any, ...]:
     """The record of the rows, stored, as an item of a load up to its position."""
     tokens = np.arange(count, dtype=np.int32)
     scope = _core.scope_hash({"tenant": "", "user": "", "agent": "", "run": ""})
@@ -173,17 +178,10 @@ def _captured_item(store: Any, slots: np.ndarray, count: int, first: int) -> tup
         "key": "00" * 16, "scope_hash": scope, "context_id": "00" * 16, "context_kind": "alone",
         "context_tokens": 0,
     }
-    stream = torch.cuda.current_stream().cuda_stream
     batch = store.begin_capture([(meta, tokens, first, slots.astype(np.uint32))], stream)
     batch.wait()
     batch.store(0)
     return (meta["key"], scope, None, tokens)
-
-
-def _compose_there(store: Any, item: tuple[Any, ...], slots: np.ndarray, position: int) -> None:
-    rows = slots.astype(np.uint32)
-    store.load([(*item, position, 0, len(rows))], rows, torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()  # the reader may run on another stream
 
 
 def _write_layers(

@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import uuid
-from collections import Counter
+from collections import Counter, OrderedDict
 from types import ModuleType
 from typing import Any
 
@@ -57,7 +57,7 @@ class SchedulerSide:
         self._requests: dict[str, Tracked] = {}
         self._loads: list[LoadJob] = []
         self._capturing: dict[str, Trace] = {}  # by record key
-        self._lately: dict[str, Trace] = {}  # of admitted requests, by id; the last 1024
+        self._lately: OrderedDict[str, Trace] = OrderedDict()  # of admitted requests, by id; the last 1024
         self._injected = InjectedBlocks(4 * n_blocks)
         self._block_pool: Any = None
         self._counter_lock = threading.Lock()
@@ -237,7 +237,7 @@ class SchedulerSide:
         trace = tracked.trace
         self._lately[tracked.request_id] = trace
         while len(self._lately) > 1024:
-            del self._lately[next(iter(self._lately))]
+            self._lately.popitem(last=False)
         trace.admissions = [
             *trace.admissions[-7:], {"local_hit": tracked.local_hit, "injected": count}
         ]

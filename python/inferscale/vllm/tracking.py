@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,21 +50,25 @@ class InjectedBlocks:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(capacity, 1024)
-        self._ends: dict[Any, int] = {}  # hash -> rows of the block up to which some are injected
+        # hash -> rows of the block up to which some are injected. The first entry of a plain dict is
+        # found in time that grows with how many were taken from its front.
+        self._ends: OrderedDict[Any, int] = OrderedDict()
 
     def note(self, hashes: list[Any], block_size: int, begin: int, end: int) -> None:
         """Tokens ``[begin, end)`` of a prompt with these block hashes come from records."""
         for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
             rows = min(end - index * block_size, block_size)
-            self._ends[hashes[index]] = max(rows, self._ends.pop(hashes[index], 0))
+            block = hashes[index]
+            self._ends[block] = max(rows, self._ends.get(block, 0))
+            self._ends.move_to_end(block)
         while len(self._ends) > self._capacity:
-            del self._ends[next(iter(self._ends))]
+            self._ends.popitem(last=False)
 
     def touches(self, hashes: list[Any], block_size: int, begin: int, end: int) -> bool:
         """Whether tokens ``[begin, end)``, taken from the prefix cache, may hold injected rows."""
         for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
             rows = self._ends.get(hashes[index], 0)
             if rows and begin < index * block_size + rows:
-                self._ends[hashes[index]] = self._ends.pop(hashes[index])  # still in use
+                self._ends.move_to_end(hashes[index])  # still in use
                 return True
         return False

@@ -142,7 +142,7 @@ class WorkerSide:
         caches = layout.describe(tensors, num_blocks)
         probe.check_device(
             adapter, rope, self._spec, self._codec, caches, tensors, self._writer, self._reader,
-            num_blocks, self._block_size, self._max_positions, (self._rank, self._n_ranks),
+            num_blocks, self._block_size, self._max_positions, (self._rank, self._n_ranks), cuda_stream,
         )
         capture_tokens = max_capture_tokens(self._token_bytes(), self._max_positions)
         free_gpu, _ = torch.cuda.mem_get_info(tensors[0].device)
