@@ -92,24 +92,61 @@ void* to_stream(std::uint64_t stream) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
 }
 
-LoadItem to_part(nb::handle value) {
-  const std::vector<nb::object> parts = to_items("item", value);
-  if (parts.size() != 7) {
-    throw nb::value_error(
-        "an item is (key, scope_hash, context_id or None, tokens, first_position, first_token, "
-        "n_tokens)");
+/// Reads a hash again only where it is another object than the last time: records of one request
+/// share their scope and context.
+class LastHash {
+ public:
+  const Hash128& read(const char* field, PyObject* value) {
+    if (value != last_) {
+      hash_ = to_hash(field, value);
+      last_ = value;
+    }
+    return hash_;
   }
-  LoadItem item = to_load_item(std::span(parts).first(5));
-  item.first_token = static_cast<std::uint32_t>(to_number("first_token", parts[5], kMaxU32));
-  item.n_tokens = static_cast<std::uint32_t>(to_number("n_tokens", parts[6], kMaxU32));
-  return item;
+
+ private:
+  PyObject* last_ = nullptr;  // borrowed: the items live as long as the call
+  Hash128 hash_;
+};
+
+std::vector<LoadItem> to_parts(nb::handle items, std::span<const TokenId> tokens) {
+  LastHash scope;
+  LastHash context;
+  std::vector<LoadItem> wanted;
+  std::size_t at = 0;
+  for (nb::handle value : to_items("items", items)) {
+    PyObject* const parts = value.ptr();
+    if (!PyTuple_Check(parts) || PyTuple_GET_SIZE(parts) != 7) {
+      throw nb::value_error(
+          "an item is (key, scope_hash, context_id or None, n_tokens of the record, "
+          "first_position, first_token, n_tokens)");
+    }
+    const auto number = [&](const char* field, int part) {
+      return static_cast<std::uint32_t>(to_number(field, PyTuple_GET_ITEM(parts, part), kMaxU32));
+    };
+    LoadItem& item = wanted.emplace_back();
+    item.key = to_key("key", PyTuple_GET_ITEM(parts, 0));
+    item.scope = scope.read("scope_hash", PyTuple_GET_ITEM(parts, 1));
+    if (PyTuple_GET_ITEM(parts, 2) != Py_None) {
+      item.context_id = context.read("context_id", PyTuple_GET_ITEM(parts, 2));
+    }
+    const std::uint32_t size = number("n_tokens", 3);
+    if (size > tokens.size() - at) {
+      throw nb::value_error("tokens: fewer than the records have");
+    }
+    item.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                       tokens.begin() + static_cast<std::ptrdiff_t>(at + size));
+    at += size;
+    item.first_position = number("first_position", 4);
+    item.first_token = number("first_token", 5);
+    item.n_tokens = number("n_tokens", 6);
+  }
+  return wanted;
 }
 
-void load(RankStore& store, nb::handle items, nb::handle rows, std::uint64_t stream) {
-  std::vector<LoadItem> wanted;
-  for (const nb::object& item : to_items("items", items)) {
-    wanted.push_back(to_part(item));
-  }
+void load(RankStore& store, nb::handle items, nb::handle tokens, nb::handle rows,
+          std::uint64_t stream) {
+  const std::vector<LoadItem> wanted = to_parts(items, to_tokens("tokens", tokens));
   const std::vector<std::uint32_t> places = to_rows(rows);
   PreparedLoad prepared;
   const Status status = unlocked([&] {
@@ -192,13 +229,14 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            "(block, row, head[, element]).")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
-      .def("load", &load, nb::arg("items"), nb::arg("rows"), nb::arg("stream"),
-           nb::sig("def load(self, items: list[tuple[str, str, str | None, "
-                   "numpy.typing.NDArray[numpy.int32] | list[int], int, int, int]], rows: "
+      .def("load", &load, nb::arg("items"), nb::arg("tokens"), nb::arg("rows"), nb::arg("stream"),
+           nb::sig("def load(self, items: list[tuple[str, str, str | None, int, int, int, int]], "
+                   "tokens: numpy.typing.NDArray[numpy.int32], rows: "
                    "numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
-           "Queues the placing of records: (key, scope_hash, context_id or None, tokens, "
-           "first_position, first_token, n_tokens), tokens from first_token on, in `rows` one "
-           "after the other. Does not wait for the device. Raises what prepare raises.")
+           "Queues the placing of records: (key, scope_hash, context_id or None, how many of "
+           "`tokens` are the record's, first_position, first_token, n_tokens); n_tokens from "
+           "first_token on are placed, in `rows`, one record after the other. Does not wait for "
+           "the device. Raises what prepare raises.")
       .def("begin_capture", &begin_capture, nb::arg("runs"), nb::arg("stream"),
            nb::sig("def begin_capture(self, runs: list[tuple[dict[str, str | int], "
                    "numpy.typing.NDArray[numpy.int32] | list[int], int, "

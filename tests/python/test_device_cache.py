@@ -59,9 +59,9 @@ def test_rows_are_captured_and_placed_elsewhere(store):
     tokens = ids(1)
     keep(store, tokens, 7, array(3, 9, 8, 40, 41))
     assert store.contains(key(tokens))
-    store.load([(key(tokens), SCOPE_HASH, CONTEXT, tokens, 7, 1, 4)], array(20, 21, 30, 31), 0)
+    store.load([(key(tokens), SCOPE_HASH, CONTEXT, 5, 7, 1, 4)], tokens, array(20, 21, 30, 31), 0)
     assert np.abs(cache.rows([20, 21, 30, 31]) - cache.rows([9, 8, 40, 41])).max() < 1e-5
-    store.load([(key(tokens), SCOPE_HASH, None, tokens, 8, 0, 5)], array(20, 21, 22, 30, 31), 0)
+    store.load([(key(tokens), SCOPE_HASH, None, 5, 8, 0, 5)], tokens, array(20, 21, 22, 30, 31), 0)
     placed, taken = cache.rows([20, 21, 22, 30, 31]), cache.rows([3, 9, 8, 40, 41])
     assert np.array_equal(placed[..., DIM:], taken[..., DIM:])
     assert np.abs(placed[..., :DIM] - taken[..., :DIM]).max() > 0.1, "keys elsewhere are turned"
@@ -90,7 +90,7 @@ def test_erased_records_are_counted_and_gone(store):
     counts = store.erase([key(tokens)])
     assert counts["gpu"] + counts["pinned"] >= 1
     with pytest.raises(KeyError) as caught:
-        store.load([(key(tokens), SCOPE_HASH, CONTEXT, tokens, 7, 0, 5)], array(1, 2, 3, 4, 5), 0)
+        store.load([(key(tokens), SCOPE_HASH, CONTEXT, 5, 7, 0, 5)], tokens, array(1, 2, 3, 4, 5), 0)
     assert caught.value.key == key(tokens)
 
 
@@ -127,7 +127,7 @@ def test_rows_must_be_one_uint32_array(store, rows):
     tokens = ids(1)
     keep(store, tokens, 0, np.arange(5, dtype=np.uint32))
     with pytest.raises(TypeError, match="rows"):
-        store.load([(key(tokens), SCOPE_HASH, CONTEXT, tokens, 7, 0, 5)], rows, 0)
+        store.load([(key(tokens), SCOPE_HASH, CONTEXT, 5, 7, 0, 5)], tokens, rows, 0)
 
 
 @pytest.mark.skipif(_core.has_cuda, reason="this build has CUDA")

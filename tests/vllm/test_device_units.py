@@ -113,8 +113,8 @@ class Device:
     def __init__(self):
         self.batches, self.loads = [], []
 
-    def load(self, items, rows, stream):
-        self.loads.append((items, rows, stream))
+    def load(self, items, tokens, rows, stream):
+        self.loads.append((items, tokens, rows, stream))
 
     def begin_capture(self, runs, stream):
         if not runs[0][0]["key"]:
@@ -225,7 +225,8 @@ def test_a_capture_that_cannot_begin_is_refused_at_once(path):
 
 def test_loads_go_to_the_engines_stream(path):
     path.load([job(4, 8, [7], [item(0, 4, 4)])])
-    items, rows, stream = path._store.loads[0]
+    items, tokens, rows, stream = path._store.loads[0]
+    assert tokens.tolist() == [0, 1, 2, 3]
     assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
 
 

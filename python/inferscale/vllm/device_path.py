@@ -58,7 +58,9 @@ class DevicePath:
         Raises what the core raises."""
         stream = self._stream()
         for some in in_parts(jobs, lambda job: job.end - job.begin, MAX_LOAD_TOKENS):
-            self._store.load(load_items(some), load_rows(some, self._block_size), stream)
+            self._store.load(
+                load_items(some), load_tokens(some), load_rows(some, self._block_size), stream
+            )
 
     def save(self, jobs: list[CaptureJob], acks: WorkerAcks) -> None:
         """Queues the gathering of the rows that the step's forward pass completes. ``acks`` can tell
@@ -123,17 +125,21 @@ def cuda_stream() -> int:
 
 
 def load_items(jobs: list[LoadJob]) -> list[tuple[Any, ...]]:
-    """(key, scope_hash, context_id, tokens, first_position, first_token, n_tokens) of each record: of
-    the first and the last record of a job some tokens may be there already or not wanted."""
+    """(key, scope_hash, context_id, how many tokens, first_position, first_token, n_tokens) of each
+    record: of the first and the last one of a job some tokens may be there already or not wanted."""
     items = []
     for job in jobs:
-        for item in job.items:
-            first = max(job.begin - item.begin, 0)
-            last = min(job.end - item.begin, len(item.tokens))
-            items.append(
-                (item.key, item.scope_hash, item.context_id, item.tokens, item.begin, first, last - first)
-            )
+        for key, scope_hash, context_id, tokens, begin in job.items:
+            size = len(tokens)
+            first = job.begin - begin if begin < job.begin else 0
+            last = job.end - begin if begin + size > job.end else size
+            items.append((key, scope_hash, context_id, size, begin, first, last - first))
     return items
+
+
+def load_tokens(jobs: list[LoadJob]) -> np.ndarray:
+    """The ids of all records, one after the other."""
+    return np.concatenate([item.tokens for job in jobs for item in job.items])
 
 
 def load_rows(jobs: list[LoadJob], block_size: int) -> np.ndarray:

@@ -157,7 +157,7 @@ def check_device(
             item = _captured_item(store, source, count, first, stream())
             for shift in (_SHIFT, 2 * _SHIFT):
                 rows = target.astype(np.uint32)
-                store.load([(*item, first + shift, 0, count)], rows, stream())
+                store.load([(*item[:3], count, first + shift, 0, count)], item[3], rows, stream())
                 expected = adapter.rotate(module, there + shift, plain)
                 _compare_layers(reader, tensors, target, expected, plain)
         finally:

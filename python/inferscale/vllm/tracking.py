@@ -56,11 +56,11 @@ class InjectedBlocks:
 
     def note(self, hashes: list[Any], block_size: int, begin: int, end: int) -> None:
         """Tokens ``[begin, end)`` of a prompt with these block hashes come from records."""
-        for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
-            rows = min(end - index * block_size, block_size)
-            block = hashes[index]
-            self._ends[block] = max(rows, self._ends.get(block, 0))
-            self._ends.move_to_end(block)
+        full = hashes[begin // block_size : end // block_size]
+        self._ends.update(dict.fromkeys(full, block_size))
+        if end % block_size and end // block_size < len(hashes):
+            last = hashes[end // block_size]
+            self._ends[last] = max(end % block_size, self._ends.get(last, 0))
         while len(self._ends) > self._capacity:
             self._ends.popitem(last=False)
 

@@ -9,14 +9,9 @@
 #include "inferscale/kv_kernels.h"
 #include "kernels/cuda/device_tables.h"
 #include "kernels/cuda/row_move.h"
+#include "kernels/paged_kernels.h"
 
 namespace inferscale {
-
-/// Tokens first_position .. of a sequence, in rows rows[t] of the cache: what becomes one record.
-struct CaptureRun {
-  std::uint32_t first_position = 0;
-  std::span<const std::uint32_t> rows;  ///< [n_tokens], not empty
-};
 
 /// Reads rows of an engine's cache on a device, turns the keys back and brings them to the host in
 /// the layout of records: a launch and a copy a batch, in the engine's stream, without waiting.

@@ -9,26 +9,16 @@
 #include "kernels/cuda/device_tables.h"
 #include "kernels/cuda/row_move.h"
 #include "kernels/page_layout.h"
+#include "kernels/paged_kernels.h"
 
 namespace inferscale {
-
-/// Tokens of a record that lies in pages, and where they go.
-struct PagedItem {
-  /// The record's pages, in its order, at addresses that the device can read: its own memory or
-  /// pinned host memory, also mixed. Multiples of 64. Those before first_token are not read.
-  std::span<const std::byte* const> pages;
-  std::uint32_t first_token = 0;        ///< of the record: the first that is placed
-  std::uint32_t n_tokens = 0;           ///< how many are placed
-  std::uint32_t first_position = 0;     ///< of token first_token
-  std::span<const std::uint32_t> rows;  ///< [n_tokens] rows of the cache
-};
 
 /// kv_compose on a device, for an engine that keeps its cache there: one launch a call
 /// for all requests, layers, keys and values, which reads a table that the host has written. The
 /// numbers are kv_compose's: values and unturned elements bit for bit when the codecs are equal,
 /// turned ones within one rounding (and bit for bit what kv_compose gives on a processor with a
 /// fused multiply-add). Converted NaNs stay NaNs but may lose their payload. One thread at a time.
-class CudaComposer {
+class CudaComposer final : public PagedComposer {
  public:
   /// For `cache`, whose pointers are the calling thread's device's, and `rope` of the same device.
   /// A call may place up to max_tokens (1 .. 2^24) tokens. Errors: kInvalidArgument (cache, pages,
@@ -49,7 +39,7 @@ class CudaComposer {
   /// for the oldest of the last kTables calls if none of them is done; allocates nothing. Errors:
   /// kInvalidArgument (too many tokens; a page, row or position out of range): nothing was put
   /// there; kInternal (the launch). Not to be recorded into a CUDA graph: the table is one call's.
-  [[nodiscard]] Status compose(std::span<const PagedItem> items, void* stream);
+  [[nodiscard]] Status compose(std::span<const PagedItem> items, void* stream) override;
 
   static constexpr std::size_t kTables = 8;
 
