@@ -22,11 +22,16 @@ struct Model {
   KvShape shape;
   RopePairing pairing;
   std::uint32_t n_facts;
+  std::uint32_t block = 0;  // rows of a block; 0: rows packed as libllama's are
+  KvCodec dtype = KvCodec::kF16;
 };
 // 1,400 tokens, 32 MB.
 constexpr Model kSmolLm2{{30, 3, 64, 64}, RopePairing::kAdjacent, 50};
 // The same with the other pairing.
 constexpr Model kSmolHalves{{30, 3, 64, 64}, RopePairing::kHalves, 50};
+// The same in vLLM's CPU layout: in a block of a head keys [dim][row], then values [row][dim].
+constexpr Model kSmolBlocks{{30, 3, 64, 64}, RopePairing::kHalves, 50, 128};
+constexpr Model kSmolBlocksF32{{30, 3, 64, 64}, RopePairing::kHalves, 50, 128, KvCodec::kF32};
 // 560 tokens, 73 MB.
 constexpr Model kLlama8b{{32, 8, 128, 128}, RopePairing::kAdjacent, 20};
 
@@ -39,27 +44,29 @@ void fill(std::byte* to, std::size_t bytes) {
   }
 }
 
-// Facts in records, and a cache that holds them behind a header, rows packed as libllama's are.
+// Facts in records, and a cache that holds them behind a header.
 class Workload {
  public:
-  explicit Workload(const Model& model) : shape_(model.shape), n_facts_(model.n_facts) {
+  explicit Workload(const Model& model)
+      : shape_(model.shape), dtype_(model.dtype), n_facts_(model.n_facts) {
     RopeSpec spec;
     spec.pairing = model.pairing;
     spec.rotary_dim = shape_.head_dim_k;
-    table_ = *RopeTable::build(spec, kHeaderTokens + n_facts_ * kFactTokens);
-    n_rows_ = table_->max_positions();
-    const std::size_t layer = n_rows_ * shape_.k_elements() * 2;
+    const std::uint32_t used = kHeaderTokens + n_facts_ * kFactTokens;
+    table_ = *RopeTable::build(spec, used);
+    cache_.dtype = dtype_;
+    cache_.shape = shape_;
+    cache_.rows_per_block = model.block;
+    cache_.n_rows = model.block == 0 ? used : (used / model.block + 1) * model.block;
+    const std::size_t layer = cache_.n_rows * shape_.k_elements() * element();
     memory_.resize(2 * layer * shape_.n_layers);
     fill(memory_.data(), memory_.size());
     for (std::uint32_t i = 0; i < shape_.n_layers; ++i) {
-      cache_.k.push_back(memory_.data() + i * layer);
-      cache_.v.push_back(memory_.data() + (shape_.n_layers + i) * layer);
+      std::byte* at = memory_.data() + i * 2 * layer;
+      cache_.k.push_back(at);
+      cache_.v.push_back(at + (model.block == 0 ? layer : model.block * head_bytes()));
     }
-    cache_.dtype = KvCodec::kF16;
-    cache_.shape = shape_;
-    cache_.k_strides.head = cache_.v_strides.head = shape_.head_dim_k * 2;
-    cache_.k_strides.row = cache_.v_strides.row = shape_.k_elements() * 2;
-    cache_.n_rows = n_rows_;
+    set_strides(model.block);
     for (std::uint32_t i = 0; i < n_facts_; ++i) {
       records_.push_back(make_record());
       items_.push_back({records_.back().get(), first(i), first(i), {}});
@@ -69,13 +76,16 @@ class Workload {
   [[nodiscard]] RecordBuilder make_builder() const {
     RecordMeta meta;
     meta.shape = shape_;
+    meta.codec = dtype_;
     return *RecordBuilder::create(meta, std::vector<TokenId>(kFactTokens, 1));
   }
 
   [[nodiscard]] std::uint32_t first(std::uint32_t fact) const {
     return kHeaderTokens + fact * kFactTokens;
   }
-  [[nodiscard]] std::size_t layer_bytes() const { return kFactTokens * shape_.k_elements() * 2; }
+  [[nodiscard]] std::size_t layer_bytes() const {
+    return kFactTokens * shape_.k_elements() * element();
+  }
   [[nodiscard]] std::size_t bytes() const { return 2 * layer_bytes() * shape_.n_layers * n_facts_; }
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] std::uint32_t n_facts() const { return n_facts_; }
@@ -94,6 +104,20 @@ class Workload {
   }
 
  private:
+  [[nodiscard]] std::size_t element() const { return codec_element_bytes(dtype_); }
+  [[nodiscard]] std::size_t head_bytes() const { return shape_.head_dim_k * element(); }
+
+  void set_strides(std::size_t block) {
+    if (block == 0) {
+      cache_.k_strides = {shape_.k_elements() * element(), head_bytes()};
+      cache_.v_strides = cache_.k_strides;
+      return;
+    }
+    const std::size_t head = 2 * block * head_bytes();
+    cache_.k_strides = {element(), head, block * element(), shape_.n_kv_heads * head};
+    cache_.v_strides = {head_bytes(), head, 0, shape_.n_kv_heads * head};
+  }
+
   [[nodiscard]] std::shared_ptr<const Record> make_record() const {
     RecordBuilder builder = make_builder();
     for (std::uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
@@ -104,8 +128,8 @@ class Workload {
   }
 
   KvShape shape_;
+  KvCodec dtype_;
   std::uint32_t n_facts_;
-  std::size_t n_rows_ = 0;
   std::shared_ptr<const RopeTable> table_;
   std::vector<std::byte> memory_;
   CacheLayout cache_;
@@ -168,8 +192,8 @@ void memcpy_rows(benchmark::State& state, const Model& model) {
 // As many bytes in one piece.
 void memcpy_whole(benchmark::State& state, const Model& model) {
   const KvShape& shape = model.shape;
-  const std::size_t bytes =
-      2 * kFactTokens * shape.k_elements() * 2 * shape.n_layers * model.n_facts;
+  const std::size_t bytes = 2 * kFactTokens * shape.k_elements() *
+                            codec_element_bytes(model.dtype) * shape.n_layers * model.n_facts;
   std::vector<std::byte> from(bytes);
   std::vector<std::byte> to(bytes);
   fill(from.data(), bytes);
@@ -217,6 +241,11 @@ BENCHMARK_CAPTURE(capture, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond
 BENCHMARK_CAPTURE(memcpy_rows, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_whole, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(compose, smollm2_halves, kSmolHalves)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, smollm2_blocks, kSmolBlocks)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(capture, smollm2_blocks, kSmolBlocks)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, smollm2_blocks_f32, kSmolBlocksF32)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(capture, smollm2_blocks_f32, kSmolBlocksF32)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(memcpy_whole, smollm2_f32, kSmolBlocksF32)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(compose, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(capture, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_rows, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);

@@ -39,22 +39,31 @@ struct BasicCacheLayout {
 using CacheLayout = BasicCacheLayout<std::byte>;
 using ConstCacheLayout = BasicCacheLayout<const std::byte>;
 
-/// One record and where its tokens go: token t stands at position first_position + t, in row
-/// rows[t] (or first_row + t when `rows` is empty).
+/// A record, or n_tokens of its tokens from first_token on, and where they go: the t-th of them
+/// stands at position first_position + t, in row rows[t] (or first_row + t when `rows` is empty).
 struct ComposeItem {
   const Record* record = nullptr;  ///< borrowed for the call
   std::uint32_t first_position = 0;
   std::size_t first_row = 0;
-  std::span<const std::uint32_t> rows;  ///< [n_tokens] or empty
+  std::span<const std::uint32_t> rows = {};  ///< one of each token, or empty
+  std::uint32_t first_token = 0;
+  std::uint32_t n_tokens = 0;  ///< 0: up to the record's last
+};
+
+/// Layers first .. first + count - 1 of a model: what one of several threads moves.
+struct LayerRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;  ///< 0: up to the last
 };
 
 /// Gathers records, rotates their keys to the target positions (fp32 arithmetic, one rounding to
 /// the cache's dtype) and scatters keys and values into `cache`. Values and unrotated elements are
-/// copied bit for bit when codec and dtype are equal. Thread-safe for disjoint rows. Errors:
-/// kInvalidArgument (layout, shape, rotary_dim, position or row out of range, mixed shapes):
-/// checked for all items before a byte is written.
+/// copied bit for bit when codec and dtype are equal. Thread-safe for disjoint rows, and for
+/// disjoint layers. Errors: kInvalidArgument (layout, shape, rotary_dim; token, position, row or
+/// layer out of range; mixed shapes): checked for all items before a byte is written.
 [[nodiscard]] INFERSCALE_API Status kv_compose(std::span<const ComposeItem> items,
-                                               const RopeTable& table, const CacheLayout& cache);
+                                               const RopeTable& table, const CacheLayout& cache,
+                                               LayerRange layers = {});
 
 /// Tokens first_position .. +n-1 of a sequence, in rows rows[t] (or first_row + t) of the cache.
 struct CaptureSource {
@@ -64,10 +73,11 @@ struct CaptureSource {
 };
 
 /// Reads the rows of `builder.n_tokens()` tokens, un-rotates the keys (x = (x'c + y's)/(c²+s²),
-/// fp32, one rounding) and writes them to the builder's layers. Errors: as of kv_compose.
+/// fp32, one rounding) and writes them to the builder's layers. Thread-safe for disjoint layers.
+/// Errors: as of kv_compose.
 [[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache,
                                                const CaptureSource& source, const RopeTable& table,
-                                               RecordBuilder& builder);
+                                               RecordBuilder& builder, LayerRange layers = {});
 
 /// One hit of a vector scan.
 struct ScanHit {

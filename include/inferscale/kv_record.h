@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "inferscale/export.h"
@@ -15,10 +17,14 @@
 namespace inferscale {
 
 /// Element types of records and caches. Values are written to disk: never renumber.
-enum class KvCodec : std::uint8_t { kF16 = 1, kF32 = 2 };
+enum class KvCodec : std::uint8_t { kF16 = 1, kF32 = 2, kBf16 = 3 };
 
 /// 2 or 4. Unknown values give 0.
 [[nodiscard]] INFERSCALE_API std::size_t codec_element_bytes(KvCodec codec);
+/// "f16", "f32" or "bf16"; "?" for unknown values.
+[[nodiscard]] INFERSCALE_API const char* codec_name(KvCodec codec);
+/// The codec of that name, if there is one.
+[[nodiscard]] INFERSCALE_API std::optional<KvCodec> codec_from_name(std::string_view name);
 
 /// Which encode context made a record (architecture §4). Values are written to disk: never
 /// renumber.

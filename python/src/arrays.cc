@@ -21,13 +21,12 @@ constexpr std::size_t kMaxRows = std::size_t{1} << 24;
 
 KvCodec dtype_of(const char* name, const nb::dlpack::dtype& type) {
   const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
-  if (code == nb::dlpack::dtype_code::Bfloat) {
-    raise(unsupported(std::string(name) +
-                      " is bfloat16, which is not supported; supported are float16 and float32"));
+  if (code == nb::dlpack::dtype_code::Bfloat && type.lanes == 1 && type.bits == 16) {
+    return KvCodec::kBf16;
   }
   if (code != nb::dlpack::dtype_code::Float || type.lanes != 1 ||
       (type.bits != 16 && type.bits != 32)) {
-    throw nb::type_error((std::string(name) + " must be of float16 or float32").c_str());
+    throw nb::type_error((std::string(name) + " must be of float16, bfloat16 or float32").c_str());
   }
   return type.bits == 16 ? KvCodec::kF16 : KvCodec::kF32;
 }

@@ -194,7 +194,8 @@ void bind_transfers(nb::class_<RankStore>& store) {
                    "str, str | None, numpy.typing.NDArray[numpy.int32] | list[int], int]], k: "
                    "typing.Any, v: typing.Any) -> None"),
            "Writes records one after the other into k and v [layers, tokens, heads, head_dim], "
-           "float16 or float32, keys rotated to their positions. Raises what prepare raises.")
+           "float16, bfloat16 or float32, keys rotated to their positions. Raises what prepare "
+           "raises.")
       .def("capture", &capture, nb::arg("meta"), nb::arg("tokens"), nb::arg("first_position"),
            nb::arg("k").noconvert(), nb::arg("v").noconvert(),
            nb::sig("def capture(self, meta: dict[str, str | int], tokens: "
@@ -208,10 +209,11 @@ void bind_transfers(nb::class_<RankStore>& store) {
 }  // namespace
 
 KvCodec to_codec(const char* field, const std::string& name) {
-  if (name != "f16" && name != "f32") {
-    throw nb::value_error((std::string(field) + " must be f16 or f32").c_str());
+  const std::optional<KvCodec> known = codec_from_name(name);
+  if (!known) {
+    throw nb::value_error((std::string(field) + " must be f16, bf16 or f32").c_str());
   }
-  return name == "f16" ? KvCodec::kF16 : KvCodec::kF32;
+  return *known;
 }
 
 CaptureMeta to_capture_meta(const nb::dict& meta) {

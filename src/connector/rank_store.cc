@@ -28,7 +28,7 @@ Status check_options(const RankStoreOptions& options) {
                     options.spec.shape.head_dim_k, options.spec.rope.rotary_dim));
   }
   if (codec_element_bytes(options.codec) == 0) {
-    return invalid_argument("codec must be f16 or f32");
+    return invalid_argument("codec must be f16, bf16 or f32");
   }
   if (options.shard_count < 1 || options.shard_index >= options.shard_count) {
     return invalid_argument(fmt::format("shard_index must be in 0..shard_count-1, not {} of {}",

@@ -83,7 +83,7 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
   const std::size_t element = codec_element_bytes(cache.dtype);
   if (element == 0) {
     return invalid_argument("cache.dtype is " + text(static_cast<std::size_t>(cache.dtype)) +
-                            "; known are 1 (f16) and 2 (f32)");
+                            "; known are 1 (f16), 2 (f32) and 3 (bf16)");
   }
   INFERSCALE_RETURN_IF_ERROR(cache.shape.validate().with_context("cache.shape"));
   const KvShape& shape = cache.shape;
@@ -96,11 +96,6 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
   }
   INFERSCALE_RETURN_IF_ERROR(check_strides("k", cache.k_strides, cache, shape.head_dim_k));
   INFERSCALE_RETURN_IF_ERROR(check_strides("v", cache.v_strides, cache, shape.head_dim_v));
-  for (const CacheStrides& strides : {cache.k_strides, cache.v_strides}) {
-    if (strides.element != 0 && strides.element != element) {
-      return unsupported("elements of a head that are not contiguous");
-    }
-  }
   if (table.spec().rotary_dim > shape.head_dim_k) {
     return invalid_argument("rotary_dim of the table is " + text(table.spec().rotary_dim) +
                             "; the cache's head_dim_k allows 0.." + text(shape.head_dim_k));
@@ -111,7 +106,7 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
 Status check_record(const std::string& name, const RecordMeta& meta, const KvShape& cache_shape) {
   if (codec_element_bytes(meta.codec) == 0) {
     return invalid_argument(name + " has codec " + text(static_cast<std::size_t>(meta.codec)) +
-                            "; known are 1 (f16) and 2 (f32)");
+                            "; known are 1 (f16), 2 (f32) and 3 (bf16)");
   }
   if (!(meta.shape == cache_shape)) {
     return invalid_argument(name + " has shape " + shape_text(meta.shape) + "; the cache has " +
@@ -146,6 +141,15 @@ Status check_run(const std::string& name, const TokenRun& run, const RopeTable& 
       return invalid_argument(name + ".rows[" + text(t) + "] is " + text(run.rows[t]) +
                               "; the cache has " + text(n_rows) + " rows, counted from 0");
     }
+  }
+  return Status();
+}
+
+Status check_layers(const LayerRange& layers, std::uint32_t n_layers) {
+  if (layers.first >= n_layers || layers.count > n_layers - layers.first) {
+    return invalid_argument("layers begin at " + text(layers.first) + " and are " +
+                            text(layers.count) + "; the cache has " + text(n_layers) +
+                            ", counted from 0");
   }
   return Status();
 }

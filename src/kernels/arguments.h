@@ -30,6 +30,14 @@ struct TokenRun {
 [[nodiscard]] Status check_run(const std::string& name, const TokenRun& run, const RopeTable& table,
                                std::size_t n_rows);
 
+/// Checks `layers` against the cache's.
+[[nodiscard]] Status check_layers(const LayerRange& layers, std::uint32_t n_layers);
+
+/// The layer behind the last one of `layers`.
+[[nodiscard]] inline std::uint32_t end_of(const LayerRange& layers, std::uint32_t n_layers) {
+  return layers.count == 0 ? n_layers : layers.first + layers.count;
+}
+
 /// The same cache for reading only.
 [[nodiscard]] ConstCacheLayout as_const(const CacheLayout& cache);
 

@@ -1,39 +1,99 @@
 #include <algorithm>
+#include <vector>
 
 #include "inferscale/kv_kernels.h"
 #include "kernels/arguments.h"
+#include "kernels/cache_tile.h"
 #include "kernels/kv_rows.h"
 #include "kernels/rotation.h"
 
 namespace inferscale {
 namespace {
 
-// Moves tokens first .. first + n_tokens - 1 of the run, all layers.
-void capture_tile(const ConstCacheLayout& cache, const CaptureSource& run, std::size_t first,
-                  std::size_t n_tokens, const kernels::Rotation& rotation, RecordBuilder& builder) {
-  const KvShape& shape = cache.shape;
-  const std::size_t element = codec_element_bytes(builder.meta().codec);
-  const kernels::CacheRows where{run.first_row, run.rows};
-  kernels::RowMove move;
-  move.source_codec = cache.dtype;
-  move.target_codec = builder.meta().codec;
-  move.n_tokens = n_tokens;
-  move.n_heads = shape.n_kv_heads;
-  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-    move.head_dim = shape.head_dim_k;
-    move.source =
-        kernels::cache_rows(cache.k[layer], first, where, cache.k_strides, cache.rows_per_block);
-    move.target =
-        kernels::packed_rows(builder.layer_k(layer), first, move.n_heads, move.head_dim * element);
-    kernels::rotate_rows(move, rotation);
-    move.head_dim = shape.head_dim_v;
-    move.source =
-        kernels::cache_rows(cache.v[layer], first, where, cache.v_strides, cache.rows_per_block);
-    move.target =
-        kernels::packed_rows(builder.layer_v(layer), first, move.n_heads, move.head_dim * element);
-    kernels::convert_rows(move);
+// Moves rows of a cache into a record, a tile of tokens at a time. Where the elements of a head are
+// apart, a head of the tile is packed into `stage_` first.
+class Capturer {
+ public:
+  Capturer(const ConstCacheLayout& cache, const CaptureSource& source, const RopeTable& table,
+           RecordBuilder& builder)
+      : cache_(cache),
+        source_(source),
+        builder_(builder),
+        element_(codec_element_bytes(cache.dtype)),
+        keys_(cache.k_strides, cache.rows_per_block, element_),
+        values_(cache.v_strides, cache.rows_per_block, element_),
+        rotations_(table, kernels::RotationTile::Direction::kInverse),
+        limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
+    if (keys_.staged() || values_.staged()) {
+      stage_.resize(limit_ * std::max(cache.shape.head_dim_k, cache.shape.head_dim_v) * element_);
+    }
   }
-}
+
+  void run(const LayerRange& layers) {
+    const kernels::CacheRows where{source_.first_row, source_.rows};
+    const std::size_t all = builder_.n_tokens();
+    const std::uint32_t end = kernels::end_of(layers, cache_.shape.n_layers);
+    for (first_ = 0; first_ < all; first_ += count_) {
+      count_ = kernels::tile_tokens(where, first_, all, limit_, element_);
+      keys_.clear();
+      values_.clear();
+      keys_.append(where, first_, count_);
+      values_.append(where, first_, count_);
+      rotations_.fill(0, source_.first_position + static_cast<std::uint32_t>(first_), count_);
+      for (std::uint32_t layer = layers.first; layer < end; ++layer) {
+        move(true, cache_.shape.head_dim_k, keys_, cache_.k[layer], builder_.layer_k(layer));
+        move(false, cache_.shape.head_dim_v, values_, cache_.v[layer], builder_.layer_v(layer));
+      }
+    }
+  }
+
+ private:
+  void move(bool keys, std::size_t head_dim, const kernels::CacheTile& tile, const std::byte* cache,
+            std::byte* layer) {
+    kernels::RowMove rows;
+    rows.source_codec = cache_.dtype;
+    rows.target_codec = builder_.meta().codec;
+    rows.n_tokens = count_;
+    rows.n_heads = cache_.shape.n_kv_heads;
+    rows.head_dim = head_dim;
+    rows.target = kernels::packed_rows(layer, first_, rows.n_heads,
+                                       head_dim * codec_element_bytes(rows.target_codec));
+    if (!tile.staged()) {
+      rows.source = tile.rows(cache, 0, count_);
+      return apply(keys, rows);
+    }
+    const std::size_t heads = rows.n_heads;
+    rows.n_heads = 1;
+    rows.source.base = stage_.data();
+    rows.source.row_stride = head_dim * element_;
+    rows.source.head_stride = head_dim * element_;
+    for (std::size_t head = 0; head < heads; ++head) {
+      kernels::gather_cells(tile.cells(cache, head), count_, head_dim, element_, stage_.data());
+      apply(keys, rows);
+      rows.target.base += rows.target.head_stride;
+    }
+  }
+
+  void apply(bool keys, const kernels::RowMove& rows) const {
+    if (keys) {
+      kernels::rotate_rows(rows, rotations_.from(0));
+    } else {
+      kernels::convert_rows(rows);
+    }
+  }
+
+  const ConstCacheLayout& cache_;
+  const CaptureSource& source_;
+  RecordBuilder& builder_;
+  const std::size_t element_;
+  kernels::CacheTile keys_;
+  kernels::CacheTile values_;
+  kernels::RotationTile rotations_;
+  const std::size_t limit_;
+  std::vector<std::byte> stage_;  // a head of a tile; empty where nothing is staged
+  std::size_t first_ = 0;         // of the tile
+  std::size_t count_ = 0;
+};
 
 Status check(const ConstCacheLayout& cache, const CaptureSource& source, const RopeTable& table,
              const RecordBuilder& builder) {
@@ -47,15 +107,11 @@ Status check(const ConstCacheLayout& cache, const CaptureSource& source, const R
 }  // namespace
 
 Status kv_capture(const ConstCacheLayout& cache, const CaptureSource& source,
-                  const RopeTable& table, RecordBuilder& builder) {
+                  const RopeTable& table, RecordBuilder& builder, LayerRange layers) {
   INFERSCALE_RETURN_IF_ERROR(check(cache, source, table, builder).with_context("kv_capture"));
-  kernels::RotationTile rotations(table, kernels::RotationTile::Direction::kInverse);
-  const std::size_t n_tokens = builder.n_tokens();
-  for (std::size_t first = 0; first < n_tokens; first += rotations.capacity()) {
-    const std::size_t n = std::min(n_tokens - first, rotations.capacity());
-    const auto position = source.first_position + static_cast<std::uint32_t>(first);
-    capture_tile(cache, source, first, n, rotations.fill(position, n), builder);
-  }
+  INFERSCALE_RETURN_IF_ERROR(
+      kernels::check_layers(layers, cache.shape.n_layers).with_context("kv_capture"));
+  Capturer(cache, source, table, builder).run(layers);
   return Status();
 }
 

@@ -1,41 +1,165 @@
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "inferscale/kv_kernels.h"
 #include "kernels/arguments.h"
+#include "kernels/cache_tile.h"
 #include "kernels/kv_rows.h"
 #include "kernels/rotation.h"
 
 namespace inferscale {
 namespace {
 
-// Moves tokens first .. first + n_tokens - 1 of an item, all layers.
-void compose_tile(const ComposeItem& item, std::size_t first, std::size_t n_tokens,
-                  const kernels::Rotation& rotation, const CacheLayout& cache) {
-  const Record& record = *item.record;
-  const KvShape& shape = cache.shape;
-  const std::size_t element = codec_element_bytes(record.meta().codec);
-  const kernels::CacheRows where{item.first_row, item.rows};
-  kernels::RowMove move;
-  move.source_codec = record.meta().codec;
-  move.target_codec = cache.dtype;
-  move.n_tokens = n_tokens;
-  move.n_heads = shape.n_kv_heads;
-  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-    move.head_dim = shape.head_dim_k;
-    move.source =
-        kernels::packed_rows(record.layer_k(layer), first, move.n_heads, move.head_dim * element);
-    move.target =
-        kernels::cache_rows(cache.k[layer], first, where, cache.k_strides, cache.rows_per_block);
-    kernels::rotate_rows(move, rotation);
-    move.head_dim = shape.head_dim_v;
-    move.source =
-        kernels::packed_rows(record.layer_v(layer), first, move.n_heads, move.head_dim * element);
-    move.target =
-        kernels::cache_rows(cache.v[layer], first, where, cache.v_strides, cache.rows_per_block);
-    kernels::convert_rows(move);
-  }
+using kernels::CacheTile;
+
+std::uint32_t count_of(const ComposeItem& item) {
+  return item.n_tokens != 0 ? item.n_tokens : item.record->n_tokens() - item.first_token;
 }
+
+// Tokens of an item that are part of a tile.
+struct Slice {
+  const ComposeItem* item = nullptr;
+  std::size_t first = 0;  // of the item's tokens
+  std::size_t count = 0;
+  std::size_t slot = 0;  // in the tile
+};
+
+// Keys or values.
+struct Part {
+  bool keys = false;
+  std::size_t head_dim = 0;
+  const CacheTile* tile = nullptr;
+};
+
+// Moves items into a cache, a tile of tokens at a time. Where the elements of a head are apart, a
+// head of the tile is made in `stage_` first, packed, and spread from there.
+class Composer {
+ public:
+  Composer(std::span<const ComposeItem> items, const RopeTable& table, const CacheLayout& cache)
+      : items_(items),
+        cache_(cache),
+        element_(codec_element_bytes(cache.dtype)),
+        keys_(cache.k_strides, cache.rows_per_block, element_),
+        values_(cache.v_strides, cache.rows_per_block, element_),
+        rotations_(table, kernels::RotationTile::Direction::kForward),
+        limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
+    if (keys_.staged() || values_.staged()) {
+      stage_.resize(limit_ * std::max(cache.shape.head_dim_k, cache.shape.head_dim_v) * element_);
+    }
+  }
+
+  void run(const LayerRange& layers) {
+    const Part keys{true, cache_.shape.head_dim_k, &keys_};
+    const Part values{false, cache_.shape.head_dim_v, &values_};
+    const std::uint32_t end = kernels::end_of(layers, cache_.shape.n_layers);
+    while (next_tile()) {
+      for (std::uint32_t layer = layers.first; layer < end; ++layer) {
+        move(keys, layer, cache_.k[layer]);
+        move(values, layer, cache_.v[layer]);
+      }
+    }
+  }
+
+ private:
+  // A tile is of one item; of as many as fill it where neighbouring tokens share cache lines.
+  bool next_tile() {
+    slices_.clear();
+    keys_.clear();
+    values_.clear();
+    n_tokens_ = 0;
+    bool more = true;
+    while (more && n_tokens_ < limit_ && item_ < items_.size()) {
+      more = add_slice(items_[item_]) && !stage_.empty();
+    }
+    return n_tokens_ > 0;
+  }
+
+  // False when the tile ends within the item.
+  bool add_slice(const ComposeItem& item) {
+    const kernels::CacheRows where{item.first_row, item.rows};
+    const std::size_t all = count_of(item);
+    const std::size_t room = limit_ - n_tokens_;
+    const std::size_t count = stage_.empty()
+                                  ? std::min(all - token_, room)
+                                  : kernels::tile_tokens(where, token_, all, room, element_);
+    slices_.push_back({&item, token_, count, n_tokens_});
+    keys_.append(where, token_, count);
+    values_.append(where, token_, count);
+    rotations_.fill(n_tokens_, item.first_position + static_cast<std::uint32_t>(token_), count);
+    n_tokens_ += count;
+    token_ += count;
+    if (token_ < all) {
+      return false;
+    }
+    ++item_;
+    token_ = 0;
+    return true;
+  }
+
+  void move(const Part& part, std::uint32_t layer, std::byte* cache) {
+    if (!part.tile->staged()) {
+      for (const Slice& slice : slices_) {
+        kernels::RowMove rows = move_of(part, slice, layer);
+        rows.n_heads = cache_.shape.n_kv_heads;
+        rows.target = part.tile->rows(cache, slice.slot, slice.count);
+        apply(part, slice, rows);
+      }
+      return;
+    }
+    const std::size_t head_bytes = part.head_dim * element_;
+    for (std::size_t head = 0; head < cache_.shape.n_kv_heads; ++head) {
+      for (const Slice& slice : slices_) {
+        kernels::RowMove rows = move_of(part, slice, layer);
+        rows.source.base += head * rows.source.head_stride;
+        rows.n_heads = 1;
+        rows.target.base = stage_.data() + slice.slot * head_bytes;
+        rows.target.row_stride = head_bytes;
+        rows.target.head_stride = head_bytes;
+        apply(part, slice, rows);
+      }
+      kernels::scatter_cells(stage_.data(), n_tokens_, part.head_dim, element_,
+                             part.tile->cells(cache, head));
+    }
+  }
+
+  // From the record's rows; heads and target are the caller's.
+  [[nodiscard]] kernels::RowMove move_of(const Part& part, const Slice& slice,
+                                         std::uint32_t layer) const {
+    const Record& record = *slice.item->record;
+    kernels::RowMove rows;
+    rows.source =
+        kernels::packed_rows(part.keys ? record.layer_k(layer) : record.layer_v(layer),
+                             slice.item->first_token + slice.first, cache_.shape.n_kv_heads,
+                             part.head_dim * codec_element_bytes(record.meta().codec));
+    rows.source_codec = record.meta().codec;
+    rows.target_codec = cache_.dtype;
+    rows.n_tokens = slice.count;
+    rows.head_dim = part.head_dim;
+    return rows;
+  }
+
+  void apply(const Part& part, const Slice& slice, const kernels::RowMove& rows) const {
+    if (part.keys) {
+      kernels::rotate_rows(rows, rotations_.from(slice.slot));
+    } else {
+      kernels::convert_rows(rows);
+    }
+  }
+
+  std::span<const ComposeItem> items_;
+  const CacheLayout& cache_;
+  const std::size_t element_;
+  CacheTile keys_;
+  CacheTile values_;
+  kernels::RotationTile rotations_;
+  const std::size_t limit_;
+  std::vector<std::byte> stage_;  // a head of a tile; empty where nothing is staged
+  std::vector<Slice> slices_;
+  std::size_t n_tokens_ = 0;  // of the tile
+  std::size_t item_ = 0;      // what comes next
+  std::size_t token_ = 0;
+};
 
 Status check_items(std::span<const ComposeItem> items, const RopeTable& table,
                    const CacheLayout& cache) {
@@ -50,8 +174,13 @@ Status check_items(std::span<const ComposeItem> items, const RopeTable& table,
     }
     INFERSCALE_RETURN_IF_ERROR(
         kernels::check_record(name + ".record", item.record->meta(), cache.shape));
-    const kernels::TokenRun run{item.first_position, item.first_row, item.rows,
-                                item.record->n_tokens()};
+    const std::uint32_t of_record = item.record->n_tokens();
+    if (item.first_token >= of_record || item.n_tokens > of_record - item.first_token) {
+      return invalid_argument(name + " begins at token " + std::to_string(item.first_token) +
+                              " and has " + std::to_string(item.n_tokens) + "; its record has " +
+                              std::to_string(of_record) + " tokens, counted from 0");
+    }
+    const kernels::TokenRun run{item.first_position, item.first_row, item.rows, count_of(item)};
     INFERSCALE_RETURN_IF_ERROR(kernels::check_run(name, run, table, cache.n_rows));
   }
   return Status();
@@ -60,22 +189,16 @@ Status check_items(std::span<const ComposeItem> items, const RopeTable& table,
 }  // namespace
 
 Status kv_compose(std::span<const ComposeItem> items, const RopeTable& table,
-                  const CacheLayout& cache) {
+                  const CacheLayout& cache, LayerRange layers) {
   if (items.empty()) {
     return Status();
   }
   INFERSCALE_RETURN_IF_ERROR(
       kernels::check_cache(kernels::as_const(cache), table).with_context("kv_compose"));
+  INFERSCALE_RETURN_IF_ERROR(
+      kernels::check_layers(layers, cache.shape.n_layers).with_context("kv_compose"));
   INFERSCALE_RETURN_IF_ERROR(check_items(items, table, cache).with_context("kv_compose"));
-  kernels::RotationTile rotations(table, kernels::RotationTile::Direction::kForward);
-  for (const ComposeItem& item : items) {
-    const std::size_t n_tokens = item.record->n_tokens();
-    for (std::size_t first = 0; first < n_tokens; first += rotations.capacity()) {
-      const std::size_t n = std::min(n_tokens - first, rotations.capacity());
-      const auto position = item.first_position + static_cast<std::uint32_t>(first);
-      compose_tile(item, first, n, rotations.fill(position, n), cache);
-    }
-  }
+  Composer(items, table, cache).run(layers);
   return Status();
 }
 

@@ -2,29 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
-#include "inferscale/kv_kernels.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/model_spec.h"
 
 namespace inferscale::kernels {
 
-/// One side of a move of token rows: a record's layer, or a layer of an engine's cache. A view.
+/// One side of a move of token rows: a record's layer, or a layer of an engine's cache. The
+/// elements of a head are contiguous. A view.
 template <typename Byte>
 struct RowsView {
   Byte* base = nullptr;
-  CacheStrides strides;
-  std::size_t rows_per_block = 0;
-  std::size_t first_row = 0;            ///< of token 0, when there are no `rows`
-  const std::uint32_t* rows = nullptr;  ///< row of each token, or null: consecutive
+  std::size_t row_stride = 0;            ///< bytes
+  std::size_t head_stride = 0;           ///< bytes
+  const std::size_t* offsets = nullptr;  ///< bytes from base to each token; null: by row_stride
 
   [[nodiscard]] Byte* token(std::size_t t) const {
-    const std::size_t row = rows != nullptr ? std::size_t{rows[t]} : first_row + t;
-    if (rows_per_block == 0) {
-      return base + row * strides.row;
-    }
-    return base + row / rows_per_block * strides.block + row % rows_per_block * strides.row;
+    return base + (offsets != nullptr ? offsets[t] : t * row_stride);
   }
 };
 
@@ -33,29 +27,9 @@ template <typename Byte>
 [[nodiscard]] RowsView<Byte> packed_rows(Byte* layer, std::size_t first, std::size_t n_heads,
                                          std::size_t head_bytes) {
   RowsView<Byte> view;
-  view.strides.head = head_bytes;
-  view.strides.row = n_heads * head_bytes;
-  view.base = layer + first * view.strides.row;
-  return view;
-}
-
-/// Where the tokens of a call stand in a cache: in rows[t], or in first_row + t when `rows` is
-/// empty.
-struct CacheRows {
-  std::size_t first_row = 0;
-  std::span<const std::uint32_t> rows;
-};
-
-/// Rows of an engine's layer from token `first` of the call on.
-template <typename Byte>
-[[nodiscard]] RowsView<Byte> cache_rows(Byte* layer, std::size_t first, const CacheRows& where,
-                                        const CacheStrides& strides, std::size_t rows_per_block) {
-  RowsView<Byte> view;
-  view.base = layer;
-  view.strides = strides;
-  view.rows_per_block = rows_per_block;
-  view.first_row = where.first_row + first;
-  view.rows = where.rows.empty() ? nullptr : where.rows.data() + first;
+  view.head_stride = head_bytes;
+  view.row_stride = n_heads * head_bytes;
+  view.base = layer + first * view.row_stride;
   return view;
 }
 
@@ -71,6 +45,14 @@ struct RowMove {
   std::size_t head_dim = 0;
 };
 
+/// Some tokens of one head, elements anywhere. A view.
+template <typename Byte>
+struct CellsView {
+  Byte* base = nullptr;
+  std::size_t element_stride = 0;        ///< bytes
+  const std::size_t* offsets = nullptr;  ///< [n_tokens] bytes from base to each token
+};
+
 /// What each token's rotated elements are multiplied with; see RotationTile for the order.
 struct Rotation {
   RopePairing pairing = RopePairing::kAdjacent;
@@ -80,11 +62,20 @@ struct Rotation {
   const float* sin = nullptr;
 };
 
-/// Copies rows bit for bit, or converts (f16 -> f32 exact, f32 -> f16 to nearest even).
+/// Copies rows bit for bit, or converts: to f32 exactly, to f16 and bf16 to nearest even.
 void convert_rows(const RowMove& move);
 
 /// Turns the first rotary_dim elements of each head in fp32, rounding once to the target's type;
 /// the other elements are treated as by convert_rows.
 void rotate_rows(const RowMove& move, const Rotation& rotation);
+
+/// Spreads packed tokens [n_tokens][head_dim] of one head over cells, bit for bit. Fast where the
+/// tokens lie next to one another in memory. REQUIRES: element_bytes is 2 or 4.
+void scatter_cells(const std::byte* packed, std::size_t n_tokens, std::size_t head_dim,
+                   std::size_t element_bytes, const CellsView<std::byte>& cells);
+
+/// The reverse.
+void gather_cells(const CellsView<const std::byte>& cells, std::size_t n_tokens,
+                  std::size_t head_dim, std::size_t element_bytes, std::byte* packed);
 
 }  // namespace inferscale::kernels

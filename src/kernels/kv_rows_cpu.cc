@@ -1,4 +1,5 @@
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/kv_rows.h"
 
@@ -6,15 +7,36 @@
 #define HWY_TARGET_INCLUDE "kernels/kv_rows_cpu.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/f16-inl.h"
+#include "kernels/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace inferscale::kernels::HWY_NAMESPACE {
 
+// A head's row is too short for a call of memcpy each.
+HWY_INLINE void copy_run(const std::byte* from, std::byte* to, std::size_t bytes) {
+  constexpr std::size_t kShort = 512;
+  if (bytes > kShort) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (; i + lanes <= bytes; i += lanes) {
+    hn::StoreU(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
+               reinterpret_cast<std::uint8_t*>(to + i));
+  }
+#endif
+  if (i < bytes) {
+    std::memcpy(to + i, from + i, bytes - i);
+  }
+}
+
 template <class S, class D>
 HWY_INLINE void convert_run(const std::byte* from, std::byte* to, std::size_t count) {
-  if constexpr (S::kBytes == D::kBytes) {
-    std::memcpy(to, from, count * S::kBytes);
+  if constexpr (std::is_same_v<S, D>) {
+    copy_run(from, to, count * S::kBytes);
   } else {
     std::size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -89,8 +111,8 @@ void convert_rows_of(const RowMove& move) {
     std::byte* to = move.target.token(t);
     for (std::size_t h = 0; h < move.n_heads; ++h) {
       convert_run<S, D>(from, to, move.head_dim);
-      from += move.source.strides.head;
-      to += move.target.strides.head;
+      from += move.source.head_stride;
+      to += move.target.head_stride;
     }
   }
 }
@@ -113,41 +135,48 @@ void rotate_rows_of(const RowMove& move, const Rotation& rotation) {
       if (rest > 0) {
         convert_run<S, D>(from + rotary_dim * S::kBytes, to + rotary_dim * D::kBytes, rest);
       }
-      from += move.source.strides.head;
-      to += move.target.strides.head;
+      from += move.source.head_stride;
+      to += move.target.head_stride;
     }
   }
 }
 
-template <class S, class D>
-void rotate_rows_paired(const RowMove& move, const Rotation& rotation) {
-  if (rotation.pairing == RopePairing::kAdjacent) {
-    rotate_rows_of<S, D, true>(move, rotation);
-  } else {
-    rotate_rows_of<S, D, false>(move, rotation);
+template <class Visit>
+void with_element(KvCodec codec, const Visit& visit) {
+  switch (codec) {
+    case KvCodec::kF16:
+      return visit(F16());
+    case KvCodec::kF32:
+      return visit(F32());
+    case KvCodec::kBf16:
+      return visit(Bf16());
   }
+}
+
+// Calls `visit` with the two element types.
+template <class Visit>
+void with_elements(const RowMove& move, const Visit& visit) {
+  with_element(move.source_codec, [&](auto source) {
+    with_element(move.target_codec, [&](auto target) { visit(source, target); });
+  });
 }
 
 void convert_rows_target(const RowMove& move) {
-  const bool wide_source = move.source_codec == KvCodec::kF32;
-  const bool wide_target = move.target_codec == KvCodec::kF32;
-  if (wide_source) {
-    wide_target ? convert_rows_of<F32, F32>(move) : convert_rows_of<F32, F16>(move);
-  } else {
-    wide_target ? convert_rows_of<F16, F32>(move) : convert_rows_of<F16, F16>(move);
-  }
+  with_elements(move, [&](auto source, auto target) {
+    convert_rows_of<decltype(source), decltype(target)>(move);
+  });
 }
 
 void rotate_rows_target(const RowMove& move, const Rotation& rotation) {
-  const bool wide_source = move.source_codec == KvCodec::kF32;
-  const bool wide_target = move.target_codec == KvCodec::kF32;
-  if (wide_source) {
-    wide_target ? rotate_rows_paired<F32, F32>(move, rotation)
-                : rotate_rows_paired<F32, F16>(move, rotation);
-  } else {
-    wide_target ? rotate_rows_paired<F16, F32>(move, rotation)
-                : rotate_rows_paired<F16, F16>(move, rotation);
-  }
+  with_elements(move, [&](auto source, auto target) {
+    using S = decltype(source);
+    using D = decltype(target);
+    if (rotation.pairing == RopePairing::kAdjacent) {
+      rotate_rows_of<S, D, true>(move, rotation);
+    } else {
+      rotate_rows_of<S, D, false>(move, rotation);
+    }
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -166,15 +195,14 @@ HWY_EXPORT(rotate_rows_target);
 RowMove joined(RowMove move) {
   const std::size_t source_bytes = codec_element_bytes(move.source_codec);
   const std::size_t target_bytes = codec_element_bytes(move.target_codec);
-  const bool heads_follow = move.source.strides.head == move.head_dim * source_bytes &&
-                            move.target.strides.head == move.head_dim * target_bytes;
+  const bool heads_follow = move.source.head_stride == move.head_dim * source_bytes &&
+                            move.target.head_stride == move.head_dim * target_bytes;
   if (heads_follow || move.n_heads == 1) {
     move.head_dim *= move.n_heads;
     move.n_heads = 1;
-    const bool rows_follow = move.source.rows == nullptr && move.target.rows == nullptr &&
-                             move.source.rows_per_block == 0 && move.target.rows_per_block == 0 &&
-                             move.source.strides.row == move.head_dim * source_bytes &&
-                             move.target.strides.row == move.head_dim * target_bytes;
+    const bool rows_follow = move.source.offsets == nullptr && move.target.offsets == nullptr &&
+                             move.source.row_stride == move.head_dim * source_bytes &&
+                             move.target.row_stride == move.head_dim * target_bytes;
     if (rows_follow) {
       move.head_dim *= move.n_tokens;
       move.n_tokens = 1;

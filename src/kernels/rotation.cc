@@ -24,28 +24,31 @@ void RotationTile::put(std::size_t slot, std::size_t pair, float c, float s) {
   }
 }
 
-Rotation RotationTile::fill(std::uint32_t first_position, std::size_t n_tokens) {
+void RotationTile::fill(std::size_t slot, std::uint32_t first_position, std::size_t n_tokens) {
   for (std::size_t t = 0; t < n_tokens; ++t) {
     const std::uint32_t position = first_position + static_cast<std::uint32_t>(t);
     const float* cos = table_.cos_row(position);
     const float* sin = table_.sin_row(position);
     for (std::size_t i = 0; i < table_.pairs(); ++i) {
       if (direction_ == Direction::kForward) {
-        put(t, i, cos[i], sin[i]);
+        put(slot + t, i, cos[i], sin[i]);
       } else {
         const double c = cos[i];
         const double s = sin[i];
         const double scale = 1.0 / (c * c + s * s);
-        put(t, i, static_cast<float>(c * scale), static_cast<float>(-s * scale));
+        put(slot + t, i, static_cast<float>(c * scale), static_cast<float>(-s * scale));
       }
     }
   }
+}
+
+Rotation RotationTile::from(std::size_t slot) const {
   Rotation rotation;
   rotation.pairing = table_.spec().pairing;
   rotation.rotary_dim = 2 * std::size_t{table_.pairs()};
   rotation.stride = stride_;
-  rotation.cos = cos_.data();
-  rotation.sin = sin_.data();
+  rotation.cos = cos_.data() + slot * stride_;
+  rotation.sin = sin_.data() + slot * stride_;
   return rotation;
 }
 

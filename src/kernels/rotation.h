@@ -20,12 +20,15 @@ class RotationTile {
   /// Borrows `table`.
   RotationTile(const RopeTable& table, Direction direction);
 
-  /// Tokens that one fill can hold; at least 1.
+  /// Tokens that it can hold; at least 1.
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
 
-  /// REQUIRES: n_tokens <= capacity(), first_position + n_tokens <= table.max_positions().
-  /// The result is valid until the next fill.
-  [[nodiscard]] Rotation fill(std::uint32_t first_position, std::size_t n_tokens);
+  /// Writes the coefficients of consecutive positions for the tokens from `slot` on.
+  /// REQUIRES: slot + n_tokens <= capacity(), first_position + n_tokens <= table.max_positions().
+  void fill(std::size_t slot, std::uint32_t first_position, std::size_t n_tokens);
+
+  /// Of the tokens from `slot` on, as they were filled.
+  [[nodiscard]] Rotation from(std::size_t slot) const;
 
  private:
   static constexpr std::size_t kFloats = 2048;  // 8 KB each of cos and sin; >= head_dim's maximum

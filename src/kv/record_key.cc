@@ -7,11 +7,33 @@ namespace inferscale {
 std::size_t codec_element_bytes(KvCodec codec) {
   switch (codec) {
     case KvCodec::kF16:
+    case KvCodec::kBf16:
       return 2;
     case KvCodec::kF32:
       return 4;
   }
   return 0;
+}
+
+const char* codec_name(KvCodec codec) {
+  switch (codec) {
+    case KvCodec::kF16:
+      return "f16";
+    case KvCodec::kF32:
+      return "f32";
+    case KvCodec::kBf16:
+      return "bf16";
+  }
+  return "?";
+}
+
+std::optional<KvCodec> codec_from_name(std::string_view name) {
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+    if (name == codec_name(codec)) {
+      return codec;
+    }
+  }
+  return std::nullopt;
 }
 
 const char* context_kind_name(ContextKind kind) {

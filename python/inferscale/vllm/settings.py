@@ -51,8 +51,10 @@ def load_settings(extra: Mapping[str, Any]) -> Settings:
             f"kv_connector_extra_config: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}"
         )
     codec = extra.get("store_codec", "f16")
-    if codec not in ("f16", "f32"):
-        raise ValueError(f"kv_connector_extra_config.store_codec: {codec!r} is neither 'f16' nor 'f32'")
+    if codec not in ("f16", "bf16", "f32"):
+        raise ValueError(
+            f"kv_connector_extra_config.store_codec: {codec!r} is none of 'f16', 'bf16' and 'f32'"
+        )
     port = extra.get("control_port", 0)
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
         raise ValueError("kv_connector_extra_config.control_port: must be a number from 0 to 65535")

@@ -341,7 +341,6 @@ BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
       }
     }
   }
-  const auto type_name = [](KvCodec codec) { return codec == KvCodec::kF32 ? "f32" : "f16"; };
   Json json = {{"schema", 1},
                {"eval", set.name},
                {"machine", machine_description()},
@@ -358,8 +357,8 @@ BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
                 {{"k", options.k},
                  {"answer_tokens", options.answer_tokens},
                  {"order", fact_order_name(options.order)},
-                 {"store_type", type_name(memory.store_codec)},
-                 {"cache_type", type_name(memory.cache_dtype)},
+                 {"store_type", codec_name(memory.store_codec)},
+                 {"cache_type", codec_name(memory.cache_dtype)},
                  {"serving_header", options.serving_system_prompt.empty() ? "same" : "other"}}},
                {"arms", arms},
                {"encoding", encodings(of_set(log.encodings(), set))},

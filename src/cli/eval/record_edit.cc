@@ -3,16 +3,17 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/bf16.h"
 #include "kernels/f16.h"
 
 namespace inferscale::cli {
 namespace {
 
 float load(const std::byte* elements, std::size_t i, KvCodec codec) {
-  if (codec == KvCodec::kF16) {
+  if (codec != KvCodec::kF32) {
     std::uint16_t bits = 0;
     std::memcpy(&bits, elements + i * sizeof(bits), sizeof(bits));
-    return kernels::float_from_f16(bits);
+    return codec == KvCodec::kF16 ? kernels::float_from_f16(bits) : kernels::float_from_bf16(bits);
   }
   float value = 0;
   std::memcpy(&value, elements + i * sizeof(value), sizeof(value));
@@ -20,8 +21,9 @@ float load(const std::byte* elements, std::size_t i, KvCodec codec) {
 }
 
 void store(std::byte* elements, std::size_t i, KvCodec codec, float value) {
-  if (codec == KvCodec::kF16) {
-    const std::uint16_t bits = kernels::f16_from_float(value);
+  if (codec != KvCodec::kF32) {
+    const std::uint16_t bits =
+        codec == KvCodec::kF16 ? kernels::f16_from_float(value) : kernels::bf16_from_float(value);
     std::memcpy(elements + i * sizeof(bits), &bits, sizeof(bits));
     return;
   }

@@ -40,7 +40,7 @@ Status check_options(const LlamaEngineOptions& options) {
   if (options.threads < 0 || options.threads > 512) {
     return invalid_argument(fmt::format("threads is {}, accepted are 0..512", options.threads));
   }
-  if (codec_element_bytes(options.cache_dtype) == 0) {
+  if (options.cache_dtype != KvCodec::kF16 && options.cache_dtype != KvCodec::kF32) {
     return unsupported("cache_dtype: accepted are f16 and f32");
   }
   return Status();
@@ -69,7 +69,7 @@ int thread_count(int requested) {
 /// What of the engine's settings changes the KV that it computes, beyond the model: part of the
 /// fingerprint. The cache's type is in it because later layers see rounded rows of earlier tokens.
 std::string fingerprint_settings(KvCodec cache_dtype) {
-  return fmt::format("llama cache={}", cache_dtype == KvCodec::kF32 ? "f32" : "f16");
+  return fmt::format("llama cache={}", codec_name(cache_dtype));
 }
 
 Status make_context(LlamaCore& core, const LlamaEngineOptions& options) {

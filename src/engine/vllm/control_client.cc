@@ -21,6 +21,9 @@ std::uint32_t small(const Json& object, const char* name) {
 }
 
 KvCodec codec_named(const std::string& name) {
+  if (name == "bfloat16" || name == "bf16") {
+    return KvCodec::kBf16;
+  }
   return name == "float32" || name == "f32" ? KvCodec::kF32 : KvCodec::kF16;
 }
 

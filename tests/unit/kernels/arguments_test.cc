@@ -147,7 +147,7 @@ TEST_F(ArgumentsTest, ElementStrides) {
   expect_refused("cache.k_strides.element is 40 bytes, which makes cells overlap");
   change_layout([](auto& l) { l.k_strides = {2, 16 * 20, 20, 0}; });
   const ComposeItem items[] = {item};
-  EXPECT_EQ(kv_compose(items, *table, layout).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(kv_compose(items, *table, layout).ok());
 }
 
 TEST_F(ArgumentsTest, StridesBeyondTheAddressSpace) {
@@ -195,6 +195,34 @@ TEST_F(ArgumentsTest, ListedRows) {
   expect_refused("rows[2] is 10; the cache has 10 rows");
   item.rows = std::span(rows, 2);
   expect_refused("rows has 2 entries; it must be empty or have one per token: 4");
+}
+
+TEST_F(ArgumentsTest, PartsOfARecord) {
+  item.first_token = 4;
+  expect_compose_refused("items[1] begins at token 4 and has 0; its record has 4 tokens");
+  item.first_token = 2;
+  item.n_tokens = 3;
+  expect_compose_refused("items[1] begins at token 2 and has 3; its record has 4 tokens");
+  item.n_tokens = std::numeric_limits<std::uint32_t>::max();
+  expect_compose_refused("items[1] begins at token 2");
+  const std::uint32_t rows[] = {0, 9, 8, 1};
+  item.n_tokens = 2;
+  item.rows = rows;
+  expect_compose_refused("one per token: 2");
+}
+
+TEST_F(ArgumentsTest, Layers) {
+  const ComposeItem items[] = {item};
+  auto builder =
+      RecordBuilder::create(meta_of(kShape, KvCodec::kF16), std::vector<TokenId>(kTokens, 1));
+  ASSERT_TRUE(builder.ok());
+  for (const LayerRange layers : {LayerRange{2, 0}, LayerRange{0, 3}, LayerRange{1, 2},
+                                  LayerRange{1, std::numeric_limits<std::uint32_t>::max()}}) {
+    EXPECT_EQ(kv_compose(items, *table, layout, layers).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(kv_capture(const_layout, {}, *table, *builder, layers).code(),
+              StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(cache.intact_except({}));
 }
 
 TEST_F(ArgumentsTest, NullRecord) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/kv_rows.h"
+#include "unit/kernels/convert_run.h"
 #include "unit/kernels/reference.h"
 #include "unit/kernels/targets.h"
 
@@ -13,30 +13,6 @@ namespace {
 
 class F16Test : public TargetTest {};
 INFERSCALE_ON_EVERY_TARGET(F16Test);
-
-// One long run through convert_rows.
-template <typename To, typename From>
-std::vector<To> converted(const std::vector<From>& from) {
-  std::vector<To> to(from.size());
-  RowMove move;
-  move.source.base = reinterpret_cast<const std::byte*>(from.data());
-  move.target.base = reinterpret_cast<std::byte*>(to.data());
-  move.source_codec = sizeof(From) == 2 ? KvCodec::kF16 : KvCodec::kF32;
-  move.target_codec = sizeof(To) == 2 ? KvCodec::kF16 : KvCodec::kF32;
-  move.n_tokens = 1;
-  move.n_heads = 1;
-  move.head_dim = from.size();
-  convert_rows(move);
-  return to;
-}
-
-std::vector<std::uint16_t> every_half() {
-  std::vector<std::uint16_t> halves(0x10000);
-  for (std::size_t i = 0; i < halves.size(); ++i) {
-    halves[i] = static_cast<std::uint16_t>(i);
-  }
-  return halves;
-}
 
 // Around every half and every midpoint of two, infinities, NaNs, float subnormals, random bits.
 std::vector<float> floats_to_round() {
@@ -70,7 +46,7 @@ std::vector<float> floats_to_round() {
 
 TEST_P(F16Test, EveryHalfBecomesItsFloat) {
   const std::vector<std::uint16_t> halves = every_half();
-  const std::vector<float> floats = converted<float>(halves);
+  const std::vector<float> floats = converted<float>(halves, KvCodec::kF16, KvCodec::kF32);
   for (std::size_t i = 0; i < halves.size(); ++i) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(floats[i]),
               std::bit_cast<std::uint32_t>(float_from_half(halves[i])))
@@ -80,7 +56,8 @@ TEST_P(F16Test, EveryHalfBecomesItsFloat) {
 
 TEST_P(F16Test, FloatsRoundToNearestEven) {
   const std::vector<float> floats = floats_to_round();
-  const std::vector<std::uint16_t> halves = converted<std::uint16_t>(floats);
+  const std::vector<std::uint16_t> halves =
+      converted<std::uint16_t>(floats, KvCodec::kF32, KvCodec::kF16);
   for (std::size_t i = 0; i < floats.size(); ++i) {
     ASSERT_EQ(halves[i], half_from_float(floats[i]))
         << "float " << std::hex << std::bit_cast<std::uint32_t>(floats[i]);
@@ -88,9 +65,9 @@ TEST_P(F16Test, FloatsRoundToNearestEven) {
 }
 
 TEST_P(F16Test, EqualTypesAreCopiedBitForBit) {
-  EXPECT_EQ(converted<std::uint16_t>(every_half()), every_half());
+  EXPECT_EQ(converted<std::uint16_t>(every_half(), KvCodec::kF16, KvCodec::kF16), every_half());
   const std::vector<float> floats = floats_to_round();
-  const std::vector<float> copy = converted<float>(floats);
+  const std::vector<float> copy = converted<float>(floats, KvCodec::kF32, KvCodec::kF32);
   EXPECT_EQ(std::memcmp(copy.data(), floats.data(), floats.size() * sizeof(float)), 0);
 }
 

@@ -68,22 +68,35 @@ const std::vector<std::byte>& random_elements(KvCodec codec) {
                                        << want << " (off by " << got - want << ")";
 }
 
+float load_float(KvCodec codec, const std::byte* from) {
+  if (codec == KvCodec::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  return codec == KvCodec::kF16 ? float_from_half(bits)
+                                : std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
+
+void store_float(KvCodec codec, float value, std::byte* to) {
+  if (codec == KvCodec::kF32) {
+    std::memcpy(to, &value, sizeof(value));
+    return;
+  }
+  const std::uint16_t bits = codec == KvCodec::kF16 ? half_from_float(value) : bf16_of_float(value);
+  std::memcpy(to, &bits, sizeof(bits));
+}
+
 ::testing::AssertionResult copied(KvCodec from_codec, const std::byte* from, KvCodec to_codec,
                                   const std::byte* to, std::size_t element) {
   const std::size_t to_bytes = codec_element_bytes(to_codec);
   std::byte want[4] = {};
   if (from_codec == to_codec) {
     std::memcpy(want, from, to_bytes);
-  } else if (to_codec == KvCodec::kF32) {
-    std::uint16_t half = 0;
-    std::memcpy(&half, from, sizeof(half));
-    const float value = float_from_half(half);
-    std::memcpy(want, &value, sizeof(value));
   } else {
-    float value = 0;
-    std::memcpy(&value, from, sizeof(value));
-    const std::uint16_t half = half_from_float(value);
-    std::memcpy(want, &half, sizeof(half));
+    store_float(to_codec, load_float(from_codec, from), want);
   }
   if (std::memcmp(want, to, to_bytes) != 0) {
     return element_differs("copied element", element, read_element(to_codec, to),
@@ -145,25 +158,43 @@ float float_from_half(std::uint16_t half) {
   return std::bit_cast<float>(sign | 0x7FC00000U | ((half & 0x3FFU) << 13));
 }
 
-double read_element(KvCodec codec, const std::byte* from) {
-  if (codec == KvCodec::kF16) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, from, sizeof(bits));
-    return half_value(bits);
+std::uint16_t nearest_bf16(double value) {
+  if (std::isnan(value)) {
+    return 0x7FC0;
   }
-  float value = 0;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
+  if (std::isinf(value) || value == 0) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >>
+                                      16);
+  }
+  const double step = last_place(KvCodec::kBf16, value);
+  const auto near = static_cast<float>(std::nearbyint(value / step) * step);  // ties to even
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(near) >> 16);
+}
+
+std::uint16_t bf16_of_float(float value) {
+  if (!std::isnan(value)) {
+    return nearest_bf16(value);
+  }
+  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) >> 16) | 0x40U);
+}
+
+double read_element(KvCodec codec, const std::byte* from) {
+  if (codec != KvCodec::kF16) {
+    return load_float(codec, from);
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  return half_value(bits);
 }
 
 void write_element(KvCodec codec, double value, std::byte* to) {
-  if (codec == KvCodec::kF16) {
-    const std::uint16_t bits = nearest_half(value);
-    std::memcpy(to, &bits, sizeof(bits));
-  } else {
+  if (codec == KvCodec::kF32) {
     const auto single = static_cast<float>(value);
     std::memcpy(to, &single, sizeof(single));
+    return;
   }
+  const std::uint16_t bits = codec == KvCodec::kF16 ? nearest_half(value) : nearest_bf16(value);
+  std::memcpy(to, &bits, sizeof(bits));
 }
 
 double rounded(KvCodec codec, double value) {
@@ -173,9 +204,8 @@ double rounded(KvCodec codec, double value) {
 }
 
 double last_place(KvCodec codec, double value) {
-  const bool half = codec == KvCodec::kF16;
-  const int lowest = half ? -24 : -149;
-  const int mantissa_bits = half ? 10 : 23;
+  const int mantissa_bits = codec == KvCodec::kF16 ? 10 : codec == KvCodec::kF32 ? 23 : 7;
+  const int lowest = (codec == KvCodec::kF16 ? -14 : -126) - mantissa_bits;
   const int exponent = value == 0 ? lowest : std::ilogb(value) - mantissa_bits;
   return std::ldexp(1.0, std::max(exponent, lowest));
 }

@@ -23,6 +23,11 @@ std::uint16_t half_from_float(float value);
 /// The float that an f16 becomes: its value, and NaNs become quiet and keep sign and payload.
 float float_from_half(std::uint16_t half);
 
+/// The bf16 nearest to `value`, ties to even; NaN gives 0x7FC0.
+std::uint16_t nearest_bf16(double value);
+/// The bf16 that a float becomes: nearest_bf16, and NaNs keep sign and leading payload bits.
+std::uint16_t bf16_of_float(float value);
+
 double read_element(KvCodec codec, const std::byte* from);
 void write_element(KvCodec codec, double value, std::byte* to);
 /// `value` rounded to the codec's nearest element.

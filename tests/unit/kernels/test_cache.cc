@@ -10,7 +10,8 @@ constexpr std::size_t kGap = 12;
 
 bool has_blocks(Arrangement arrangement) {
   return arrangement == Arrangement::kBlocks || arrangement == Arrangement::kHeadMajorBlocks ||
-         arrangement == Arrangement::kPairedBlocks;
+         arrangement == Arrangement::kPairedBlocks ||
+         arrangement == Arrangement::kTransposedBlocks || arrangement == Arrangement::kCpuBlocks;
 }
 
 }  // namespace
@@ -33,6 +34,12 @@ std::string describe(Arrangement arrangement) {
       return "head-major blocks";
     case Arrangement::kPairedBlocks:
       return "blocks of K and V side by side";
+    case Arrangement::kTransposedBlocks:
+      return "transposed blocks";
+    case Arrangement::kCpuBlocks:
+      return "blocks with transposed keys";
+    case Arrangement::kElementMajor:
+      return "element-major";
   }
   return "?";
 }
@@ -42,15 +49,16 @@ TestCache::TestCache(const KvShape& shape, KvCodec dtype, std::size_t n_rows,
     : shape_(shape), dtype_(dtype), n_rows_(n_rows), block_(has_blocks(arrangement) ? block : 0) {
   k_.head_dim = shape.head_dim_k;
   v_.head_dim = shape.head_dim_v;
-  arrange(&k_, arrangement);
-  arrange(&v_, arrangement);
+  arrange(&k_, arrangement, true);
+  arrange(&v_, arrangement, false);
   fill(&k_, 1000);
   fill(&v_, 2000);
 }
 
-void TestCache::arrange(Grid* grid, Arrangement arrangement) const {
+void TestCache::arrange(Grid* grid, Arrangement arrangement, bool keys) const {
   const std::size_t heads = shape_.n_kv_heads;
-  const std::size_t head_bytes = grid->head_dim * codec_element_bytes(dtype_);
+  const std::size_t element = codec_element_bytes(dtype_);
+  const std::size_t head_bytes = grid->head_dim * element;
   CacheStrides& strides = grid->strides;
   strides.head = head_bytes;
   strides.row = heads * head_bytes;
@@ -83,6 +91,18 @@ void TestCache::arrange(Grid* grid, Arrangement arrangement) const {
       strides.row = 2 * head_bytes;
       strides.head = block_ * strides.row;
       strides.block = heads * strides.head;
+      break;
+    case Arrangement::kTransposedBlocks:
+      strides = {element, block_ * head_bytes, block_ * element, heads * block_ * head_bytes};
+      break;
+    case Arrangement::kCpuBlocks:
+      strides.row = keys ? element : head_bytes;
+      strides.element = keys ? block_ * element : 0;
+      strides.head = 2 * block_ * head_bytes;
+      strides.block = heads * strides.head;
+      break;
+    case Arrangement::kElementMajor:
+      strides = {heads * element, element, n_rows_ * heads * element, 0};
       break;
   }
 }

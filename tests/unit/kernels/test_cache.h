@@ -13,19 +13,23 @@ namespace inferscale::kernels {
 
 /// How rows and heads lie in an engine's memory.
 enum class Arrangement {
-  kPacked,           ///< [row][head][dim]
-  kPaddedRows,       ///< bytes between rows
-  kPaddedHeads,      ///< bytes between heads, too
-  kHeadMajor,        ///< [head][row][dim]
-  kOddBase,          ///< packed, at an odd address
-  kBlocks,           ///< [block][row][head][dim], bytes between blocks
-  kHeadMajorBlocks,  ///< [block][head][row][dim]
-  kPairedBlocks,     ///< [block][head][row][2 dim]: room for the other of K and V behind each head
+  kPacked,            ///< [row][head][dim]
+  kPaddedRows,        ///< bytes between rows
+  kPaddedHeads,       ///< bytes between heads, too
+  kHeadMajor,         ///< [head][row][dim]
+  kOddBase,           ///< packed, at an odd address
+  kBlocks,            ///< [block][row][head][dim], bytes between blocks
+  kHeadMajorBlocks,   ///< [block][head][row][dim]
+  kPairedBlocks,      ///< [block][head][row][2 dim]: room for the other of K and V behind each head
+  kTransposedBlocks,  ///< [block][head][dim][row]
+  kCpuBlocks,         ///< K [block][head][dim][row], V [block][head][row][dim], room for the other
+  kElementMajor,      ///< [dim][row][head]
 };
 inline constexpr Arrangement kArrangements[] = {
-    Arrangement::kPacked,          Arrangement::kPaddedRows,  Arrangement::kPaddedHeads,
-    Arrangement::kHeadMajor,       Arrangement::kOddBase,     Arrangement::kBlocks,
-    Arrangement::kHeadMajorBlocks, Arrangement::kPairedBlocks};
+    Arrangement::kPacked,          Arrangement::kPaddedRows,   Arrangement::kPaddedHeads,
+    Arrangement::kHeadMajor,       Arrangement::kOddBase,      Arrangement::kBlocks,
+    Arrangement::kHeadMajorBlocks, Arrangement::kPairedBlocks, Arrangement::kTransposedBlocks,
+    Arrangement::kCpuBlocks,       Arrangement::kElementMajor};
 std::string describe(Arrangement arrangement);
 
 /// An engine's cache with random content; every layer ends where its allocation ends.
@@ -52,7 +56,7 @@ class TestCache {
     std::vector<std::vector<std::byte>> before;
   };
 
-  void arrange(Grid* grid, Arrangement arrangement) const;
+  void arrange(Grid* grid, Arrangement arrangement, bool keys) const;
   void fill(Grid* grid, std::uint64_t seed) const;
   [[nodiscard]] std::size_t cell(const Grid& grid, std::size_t row, std::size_t head) const;
   [[nodiscard]] Head head(const Grid& grid, std::uint32_t layer, std::size_t row,

@@ -35,6 +35,10 @@ std::shared_ptr<const Record> make_f32() {
   return make_record({KvCodec::kF32, {2, 2, 4, 2}, 3, 0x55, 42});
 }
 
+std::shared_ptr<const Record> make_bf16() {
+  return make_record({KvCodec::kBf16, {2, 2, 4, 2}, 3, 0x66, 43});
+}
+
 std::vector<Golden> golden_files() {
   return {
       {"record-v1-f16.iskv", make_tiny_record, nullptr},
@@ -47,6 +51,9 @@ std::vector<Golden> golden_files() {
       {"record-v1-f32.iskv", make_f32, nullptr},
       {"record-v1-f32.payload-flipped.iskv", make_f32, flip(300)},
       {"record-v1-f32.payload-truncated.iskv", make_f32, cut(320)},
+      {"record-v1-bf16.iskv", make_bf16, nullptr},
+      {"record-v1-bf16.payload-flipped.iskv", make_bf16, flip(260)},
+      {"record-v1-bf16.payload-truncated.iskv", make_bf16, cut(300)},
   };
 }
 

@@ -96,8 +96,14 @@ TEST(Names, AreDistinctAndCoverEveryValue) {
 TEST(Codec, ElementBytes) {
   EXPECT_EQ(codec_element_bytes(KvCodec::kF16), 2U);
   EXPECT_EQ(codec_element_bytes(KvCodec::kF32), 4U);
+  EXPECT_EQ(codec_element_bytes(KvCodec::kBf16), 2U);
   EXPECT_EQ(codec_element_bytes(KvCodec{0}), 0U);
   EXPECT_EQ(codec_element_bytes(KvCodec{200}), 0U);
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+    EXPECT_EQ(codec_from_name(codec_name(codec)), codec);
+  }
+  EXPECT_EQ(codec_from_name("?"), std::nullopt);
+  EXPECT_STREQ(codec_name(KvCodec{200}), "?");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ void set_u32(std::vector<std::byte>& bytes, std::size_t offset, std::uint32_t va
 }
 
 TEST(Record, RoundTripsEveryFieldAndByte) {
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32}) {
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
     for (const std::uint32_t n_tokens : {1U, 2U, 3U, 10U, 11U, 28U}) {
       const SampleOptions options{codec, {3, 2, 6, 5}, n_tokens, 0x44, n_tokens};
       const auto record = make_record(options);

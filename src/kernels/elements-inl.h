@@ -1,10 +1,10 @@
-// Vector loads and stores of f16 and f32 elements as fp32 lanes, once per Highway target.
+// Vector loads and stores of f16, bf16 and f32 elements as fp32 lanes, once per Highway target.
 // No include guard of the usual kind: Highway includes this once for every target.
-#if defined(INFERSCALE_KERNELS_F16_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef INFERSCALE_KERNELS_F16_INL_H
-#undef INFERSCALE_KERNELS_F16_INL_H
+#if defined(INFERSCALE_KERNELS_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef INFERSCALE_KERNELS_ELEMENTS_INL_H
+#undef INFERSCALE_KERNELS_ELEMENTS_INL_H
 #else
-#define INFERSCALE_KERNELS_F16_INL_H
+#define INFERSCALE_KERNELS_ELEMENTS_INL_H
 #endif
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/bf16.h"
 #include "kernels/f16.h"
 
 // Where Highway emulates the conversions (1.0.3: x86 without F16C, its scalar targets) it truncates
@@ -37,6 +38,19 @@ struct F16 {
   }
   static HWY_INLINE void store_one(float value, std::byte* to) {
     const std::uint16_t bits = f16_from_float(value);
+    std::memcpy(to, &bits, sizeof(bits));
+  }
+};
+
+struct Bf16 {
+  static constexpr std::size_t kBytes = 2;
+  static HWY_INLINE float load_one(const std::byte* from) {
+    std::uint16_t bits;
+    std::memcpy(&bits, from, sizeof(bits));
+    return float_from_bf16(bits);
+  }
+  static HWY_INLINE void store_one(float value, std::byte* to) {
+    const std::uint16_t bits = bf16_from_float(value);
     std::memcpy(to, &bits, sizeof(bits));
   }
 };
@@ -130,6 +144,33 @@ HWY_INLINE void store_lanes(F16 /* element */, DF df, hn::Vec<DF> value, std::by
   (void)df;
   (void)du16;
   hn::StoreU(hn::BitCast(du8, half), du8, reinterpret_cast<std::uint8_t*>(to));
+}
+
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_lanes(Bf16 /* element */, DF df, const std::byte* from) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::Rebind<std::uint16_t, DF> du16;
+  const hn::Repartition<std::uint8_t, decltype(du16)> du8;
+  const auto raw = hn::LoadU(du8, reinterpret_cast<const std::uint8_t*>(from));
+  return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(du16, raw))));
+}
+
+// The same steps as bf16_from_float.
+template <class DF>
+HWY_INLINE void store_lanes(Bf16 /* element */, DF df, hn::Vec<DF> value, std::byte* to) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::uint16_t, DF> du16;
+  const hn::Repartition<std::uint8_t, decltype(du16)> du8;
+  const auto bits = hn::BitCast(du, value);
+  const auto upper = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(upper, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7FFFFFFFU)));
+  const auto is_nan = hn::RebindMask(du, hn::Gt(magnitude, hn::Set(di, 0x7F800000)));
+  const auto half = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(du, 0x0040U)), rounded);
+  const auto narrow = hn::DemoteTo(du16, hn::BitCast(di, half));
+  hn::StoreU(hn::BitCast(du8, narrow), du8, reinterpret_cast<std::uint8_t*>(to));
 }
 
 template <class DF>
