@@ -1,6 +1,11 @@
 # How every target of this project is declared: one place for warnings, visibility and sanitizers.
 
 function(inferscale_compile_options target)
+  get_target_property(sources ${target} SOURCES)
+  if("${sources}" MATCHES "\\.cu(;|$)")
+    inferscale_cuda_compile_options(${target})
+    return()
+  endif()
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor)
   if(INFERSCALE_WERROR)
     # An aggregate without its last fields is C++20 as it is meant.
@@ -17,6 +22,22 @@ function(inferscale_compile_options target)
   endif()
   set_target_properties(${target} PROPERTIES
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# The same for a target with sources in CUDA. What nvcc makes of them for the host compiler is not ours to be warned about.
+function(inferscale_cuda_compile_options target)
+  set(cxx "$<COMPILE_LANGUAGE:CXX>")
+  set(cuda "$<COMPILE_LANGUAGE:CUDA>")
+  target_compile_options(${target} PRIVATE
+    $<${cxx}:-Wall> $<${cxx}:-Wextra> $<${cxx}:-Wshadow> $<${cxx}:-Wconversion> $<${cxx}:-Wno-sign-conversion>
+    $<${cuda}:-Xcompiler=-Wall>)
+  if(INFERSCALE_WERROR)
+    target_compile_options(${target} PRIVATE
+      $<${cxx}:-Werror> $<${cxx}:-Wno-error=missing-field-initializers> $<${cuda}:-Werror=all-warnings>)
+  endif()
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
 # inferscale_component(NAME SOURCES file... [DEPS target...] [PRIVATE_DEPS target...])

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+// Elements of keys and values, for the device and, in the same steps, for the host. Arithmetic: a
+// product rounded to fp32, then one fused multiply-add, then one rounding to the target's type; the
+// same steps as the CPU's kernels take where the processor has a fused multiply-add.
+#define INFERSCALE_HD __host__ __device__ __forceinline__
+
+namespace inferscale::cuda {
+
+struct Vec16 {
+  std::uint32_t x, y, z, w;
+};
+
+INFERSCALE_HD Vec16 load16(const std::byte* from) {
+#ifdef __CUDA_ARCH__
+  // Without a hint: to evict first what was read once was measured to be slower.
+  const uint4 v = *reinterpret_cast<const uint4*>(from);
+  return {v.x, v.y, v.z, v.w};
+#else
+  Vec16 v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+#endif
+}
+
+INFERSCALE_HD void store16(const Vec16& v, std::byte* to) {
+#ifdef __CUDA_ARCH__
+  *reinterpret_cast<uint4*>(to) = make_uint4(v.x, v.y, v.z, v.w);
+#else
+  std::memcpy(to, &v, sizeof(v));
+#endif
+}
+
+INFERSCALE_HD float times(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+INFERSCALE_HD float times_add(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// Element types: one 32-bit word to floats and back.
+struct HalfElement {
+  static constexpr std::uint32_t kBytes = 2;
+  static INFERSCALE_HD float load(std::uint16_t bits) {
+    __half_raw raw;
+    raw.x = bits;
+    return __half2float(__half(raw));
+  }
+  static INFERSCALE_HD std::uint16_t store(float value) {
+    return static_cast<__half_raw>(__float2half_rn(value)).x;
+  }
+};
+
+struct Bfloat16Element {
+  static constexpr std::uint32_t kBytes = 2;
+  static INFERSCALE_HD float load(std::uint16_t bits) {
+    __nv_bfloat16_raw raw;
+    raw.x = bits;
+    return __bfloat162float(__nv_bfloat16(raw));
+  }
+  static INFERSCALE_HD std::uint16_t store(float value) {
+    return static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x;
+  }
+};
+
+struct FloatElement {
+  static constexpr std::uint32_t kBytes = 4;
+};
+
+INFERSCALE_HD float float_of(std::uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+INFERSCALE_HD std::uint32_t bits_of(float value) {
+  std::uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// Eight elements as they lie in memory: 16 bytes, or 32 of floats.
+template <class E>
+struct Eight {
+  Vec16 words[E::kBytes / 2];
+
+  INFERSCALE_HD void load(const std::byte* from) {
+    for (std::uint32_t i = 0; i < E::kBytes / 2; ++i) {
+      words[i] = load16(from + 16 * i);
+    }
+  }
+  INFERSCALE_HD void store(std::byte* to) const {
+    for (std::uint32_t i = 0; i < E::kBytes / 2; ++i) {
+      store16(words[i], to + 16 * i);
+    }
+  }
+  INFERSCALE_HD void unpack(float* out) const {
+    if constexpr (E::kBytes == 4) {
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        out[4 * i] = float_of(words[i].x);
+        out[4 * i + 1] = float_of(words[i].y);
+        out[4 * i + 2] = float_of(words[i].z);
+        out[4 * i + 3] = float_of(words[i].w);
+      }
+    } else {
+      const std::uint32_t w[4] = {words[0].x, words[0].y, words[0].z, words[0].w};
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        out[2 * i] = E::load(static_cast<std::uint16_t>(w[i] & 0xFFFFU));
+        out[2 * i + 1] = E::load(static_cast<std::uint16_t>(w[i] >> 16));
+      }
+    }
+  }
+  INFERSCALE_HD void pack(const float* in) {
+    if constexpr (E::kBytes == 4) {
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        words[i] = {bits_of(in[4 * i]), bits_of(in[4 * i + 1]), bits_of(in[4 * i + 2]),
+                    bits_of(in[4 * i + 3])};
+      }
+    } else {
+      std::uint32_t w[4];
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        w[i] = std::uint32_t{E::store(in[2 * i])} | std::uint32_t{E::store(in[2 * i + 1])} << 16;
+      }
+      words[0] = {w[0], w[1], w[2], w[3]};
+    }
+  }
+};
+
+template <class S, class D>
+INFERSCALE_HD Eight<D> converted(const Eight<S>& from) {
+  if constexpr (std::is_same_v<S, D>) {
+    return from;
+  } else {
+    float values[8];
+    from.unpack(values);
+    Eight<D> to;
+    to.pack(values);
+    return to;
+  }
+}
+
+}  // namespace inferscale::cuda

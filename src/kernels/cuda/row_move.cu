@@ -1,0 +1,121 @@
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/row_move_narrow.cuh"
+#include "kernels/cuda/row_move_wide.cuh"
+
+namespace inferscale::cuda {
+namespace {
+
+constexpr std::uint32_t kThreads = 256;
+
+template <class P, class C, bool kAdjacent, bool kCapture>
+__global__ void __launch_bounds__(kThreads) wide_kernel(const __grid_constant__ RowMoves moves) {
+  move_wide<P, C, kAdjacent, kCapture>(moves, blockIdx.x * kThreads + threadIdx.x);
+}
+
+template <bool kCapture>
+__global__ void __launch_bounds__(kThreads)
+    narrow_kernel(const __grid_constant__ RowMoves moves, const __grid_constant__ MoveKind kind) {
+  move_narrow<kCapture>(moves, kind, blockIdx.x * kThreads + threadIdx.x);
+}
+
+std::uint32_t threads_of(const RowMoves& moves) {
+  return moves.n_tokens * moves.slices * moves.units;  // plan_moves has seen to it that it fits
+}
+
+// On the device.
+struct Launcher {
+  const RowMoves& moves;
+  cudaStream_t stream;
+
+  [[nodiscard]] std::uint32_t blocks() const {
+    return (threads_of(moves) + kThreads - 1) / kThreads;
+  }
+  template <class P, class C, bool kAdjacent, bool kCapture>
+  Status wide() const {
+    wide_kernel<P, C, kAdjacent, kCapture><<<blocks(), kThreads, 0, stream>>>(moves);
+    return status_of(cudaGetLastError(), "launching the move of rows");
+  }
+  template <bool kCapture>
+  Status narrow(const MoveKind& kind) const {
+    narrow_kernel<kCapture><<<blocks(), kThreads, 0, stream>>>(moves, kind);
+    return status_of(cudaGetLastError(), "launching the move of rows");
+  }
+};
+
+// On the host.
+struct Loop {
+  const RowMoves& moves;
+
+  template <class P, class C, bool kAdjacent, bool kCapture>
+  Status wide() const {
+    for (std::uint32_t thread = 0; thread < threads_of(moves); ++thread) {
+      move_wide<P, C, kAdjacent, kCapture>(moves, thread);
+    }
+    return Status();
+  }
+  template <bool kCapture>
+  Status narrow(const MoveKind& kind) const {
+    for (std::uint32_t thread = 0; thread < threads_of(moves); ++thread) {
+      move_narrow<kCapture>(moves, kind, thread);
+    }
+    return Status();
+  }
+};
+
+template <class P, class C, class Executor>
+Status run_wide(const MoveKind& kind, const Executor& executor) {
+  const bool adjacent = kind.pairing == RopePairing::kAdjacent;
+  if (kind.capture) {
+    return adjacent ? executor.template wide<P, C, true, true>()
+                    : executor.template wide<P, C, false, true>();
+  }
+  return adjacent ? executor.template wide<P, C, true, false>()
+                  : executor.template wide<P, C, false, false>();
+}
+
+template <class P, class Executor>
+Status run_from(const MoveKind& kind, const Executor& executor) {
+  switch (kind.cache_codec) {
+    case KvCodec::kF16:
+      return run_wide<P, HalfElement>(kind, executor);
+    case KvCodec::kBf16:
+      return run_wide<P, Bfloat16Element>(kind, executor);
+    default:
+      return run_wide<P, FloatElement>(kind, executor);
+  }
+}
+
+template <class Executor>
+Status run(const MoveKind& kind, const Executor& executor) {
+  if (!kind.wide) {
+    return kind.capture ? executor.template narrow<true>(kind)
+                        : executor.template narrow<false>(kind);
+  }
+  switch (kind.packed_codec) {
+    case KvCodec::kF16:
+      return run_from<HalfElement>(kind, executor);
+    case KvCodec::kBf16:
+      return run_from<Bfloat16Element>(kind, executor);
+    default:
+      return run_from<FloatElement>(kind, executor);
+  }
+}
+
+}  // namespace
+
+Status launch_moves(const RowMoves& moves, const MoveKind& kind, void* stream) {
+  if (moves.n_tokens == 0) {
+    return Status();
+  }
+  return run(kind, Launcher{moves, static_cast<cudaStream_t>(stream)});
+}
+
+void run_moves_on_host(const RowMoves& moves, const MoveKind& kind) {
+  (void)run(kind, Loop{moves});
+}
+
+}  // namespace inferscale::cuda

@@ -1,0 +1,315 @@
+#include "kv/cuda/page_memory_cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace inferscale {
+namespace {
+
+// Whatever the runtime says, for the user of pages the device is gone.
+Status device_failed(const Status& status) {
+  return status.ok() ? status : unavailable(status.message());
+}
+
+Status check_arena(const PageLayout& layout, std::size_t n_pages) {
+  INFERSCALE_RETURN_IF_ERROR(layout.validate().with_context("page layout"));
+  std::size_t bytes = 0;
+  if (n_pages < 1 || n_pages > std::numeric_limits<std::uint32_t>::max() ||
+      __builtin_mul_overflow(n_pages, layout.page_bytes(), &bytes)) {
+    return invalid_argument(fmt::format("{} is no number of pages", n_pages));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CudaClock>> CudaClock::create(std::size_t max_marks) {
+  if (max_marks < 1 || max_marks > 65536) {
+    return invalid_argument(fmt::format("max_marks must be in 1..65536, not {}", max_marks));
+  }
+  const std::shared_ptr<CudaClock> clock(new CudaClock);
+  INFERSCALE_ASSIGN_OR_RETURN(clock->device_, cuda::current_device());
+  clock->marks_.resize(max_marks);
+  for (Mark& mark : clock->marks_) {
+    INFERSCALE_ASSIGN_OR_RETURN(mark.event, cuda::Event::create());
+  }
+  return clock;
+}
+
+bool CudaClock::passed_locked(DeviceTicket ticket) {
+  Mark& mark = marks_[ticket % marks_.size()];
+  if (failed_ || ticket > last_) {
+    return false;
+  }
+  if (ticket == 0 || mark.ticket != ticket) {
+    return true;  // its place was given away, or it was seen before
+  }
+  const Result<bool> passed = mark.event.passed();
+  failed_ = !passed.ok();
+  if (passed.ok() && *passed) {
+    mark.ticket = 0;
+    return true;
+  }
+  return false;
+}
+
+Result<DeviceTicket> CudaClock::mark(void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(device_);
+  const DeviceTicket ticket = last_ + 1;
+  Mark& mark = marks_[ticket % marks_.size()];
+  if (mark.ticket != 0 && !passed_locked(mark.ticket)) {
+    return failed_ ? unavailable("the CUDA device failed")
+                   : resource_exhausted(fmt::format("{} marks are still open", marks_.size()));
+  }
+  if (const Status recorded = mark.event.record(stream); !recorded.ok()) {
+    failed_ = true;
+    return device_failed(recorded);
+  }
+  mark.ticket = ticket;
+  last_ = ticket;
+  return ticket;
+}
+
+bool CudaClock::passed(DeviceTicket ticket) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(device_);
+  return passed_locked(ticket);
+}
+
+Status CudaClock::wait(DeviceTicket ticket) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (passed_locked(ticket)) {
+      return Status();
+    }
+    if (failed_ || ticket > last_) {
+      return unavailable(failed_ ? "the CUDA device failed" : "no such ticket");
+    }
+  }
+  // Without the lock, so that others may mark meanwhile. The place cannot be given away before the
+  // ticket has passed; if it is after that, this waits for a later one, too.
+  const Status waited = marks_[ticket % marks_.size()].event.wait();
+  if (!waited.ok()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failed_ = true;
+  }
+  return device_failed(waited);
+}
+
+Result<std::unique_ptr<CudaPageMemory>> CudaPageMemory::create(std::shared_ptr<CudaClock> clock,
+                                                               const PageLayout& layout,
+                                                               std::size_t n_pages,
+                                                               const Options& options) {
+  INFERSCALE_RETURN_IF_ERROR(check_arena(layout, n_pages));
+  INFERSCALE_RETURN_IF_ERROR(check_arena(layout, options.staging_pages));
+  std::unique_ptr<CudaPageMemory> self(new CudaPageMemory);
+  const cuda::DeviceScope scope(clock->device());
+  const std::size_t page_bytes = layout.page_bytes();
+  using cuda::Buffer;
+  using cuda::MemoryKind;
+  INFERSCALE_ASSIGN_OR_RETURN(self->arena_,
+                              Buffer::allocate(MemoryKind::kDevice, n_pages * page_bytes));
+  self->clock_ = std::move(clock);
+  INFERSCALE_ASSIGN_OR_RETURN(
+      self->staging_, Buffer::allocate(MemoryKind::kPinned, options.staging_pages * page_bytes));
+  self->layout_ = layout;
+  self->n_pages_ = n_pages;
+  self->staging_pages_ = options.staging_pages;
+  for (std::size_t i = 0; i < options.staging_pages; ++i) {  // a part has a page at least
+    INFERSCALE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::create());
+    self->part_events_.push_back(std::move(event));
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(self->written_, cuda::Event::create());
+  INFERSCALE_ASSIGN_OR_RETURN(self->stream_, cuda::Stream::create());
+  INFERSCALE_RETURN_IF_ERROR(
+      cuda::zero_async(self->arena_.data(), self->arena_.size(), self->stream_.get()));
+  INFERSCALE_RETURN_IF_ERROR(self->stream_.synchronize());
+  return self;
+}
+
+CudaPageMemory::~CudaPageMemory() {
+  if (arena_.data() == nullptr || clock_ == nullptr) {
+    return;
+  }
+  const cuda::DeviceScope scope(clock_->device());
+  (void)cuda::zero_async(arena_.data(), arena_.size(), stream_.get());
+  (void)stream_.synchronize();
+  std::memset(staging_.data(), 0, staging_.size());
+}
+
+std::size_t CudaPageMemory::free_staging() const {
+  return staging_pages_ - static_cast<std::size_t>(staged_ - reclaimed_);
+}
+
+// Takes back what has been copied; with `wait` at least the oldest part.
+Status CudaPageMemory::reclaim(bool wait) {
+  while (!parts_.empty()) {
+    const Part& oldest = parts_.front();
+    if (wait) {
+      INFERSCALE_RETURN_IF_ERROR(part_events_[oldest.event].wait());
+      wait = false;
+    } else {
+      INFERSCALE_ASSIGN_OR_RETURN(const bool done, part_events_[oldest.event].passed());
+      if (!done) {
+        break;
+      }
+    }
+    reclaimed_ = oldest.end;
+    parts_.pop_front();
+  }
+  return Status();
+}
+
+// Pages first .. of the record, as many as `pages` has.
+Status CudaPageMemory::stage(std::span<const std::uint32_t> pages, const Record& record,
+                             std::size_t first) {
+  const std::size_t page_bytes = layout_.page_bytes();
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    std::byte* staged = staging_.data() + staged_ % staging_pages_ * page_bytes;
+    ++staged_;
+    record_to_page(layout_, record, first + i, {staged, page_bytes});
+    INFERSCALE_RETURN_IF_ERROR(cuda::copy_async(page(pages[i]), staged, page_bytes, stream_.get()));
+  }
+  next_event_ = (next_event_ + 1) % part_events_.size();
+  INFERSCALE_RETURN_IF_ERROR(part_events_[next_event_].record(stream_.get()));
+  parts_.push_back({staged_, next_event_});
+  return changed();
+}
+
+Status CudaPageMemory::changed() { return written_.record(stream_.get()); }
+
+Status CudaPageMemory::write(std::span<const std::uint32_t> pages, const Record& record) {
+  INFERSCALE_RETURN_IF_ERROR(check_paged_record(layout_, record));
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, layout_.pages_for(record.n_tokens())));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(clock_->device());
+  INFERSCALE_RETURN_IF_ERROR(device_failed(reclaim(false)));
+  if (free_staging() < std::min(pages.size(), staging_pages_)) {
+    return resource_exhausted(fmt::format("gpu pages: {} staging pages are free, {} are needed",
+                                          free_staging(), pages.size()));
+  }
+  for (std::size_t first = 0; first < pages.size(); first += staging_pages_) {
+    const std::size_t n = std::min(staging_pages_, pages.size() - first);
+    while (free_staging() < n) {
+      INFERSCALE_RETURN_IF_ERROR(device_failed(reclaim(true)));
+    }
+    INFERSCALE_RETURN_IF_ERROR(device_failed(stage(pages.subspan(first, n), record, first)));
+  }
+  return Status();
+}
+
+Result<DeviceTicket> CudaPageMemory::copy(std::span<const std::uint32_t> pages,
+                                          std::span<const std::byte* const> sources) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, sources.size()));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(clock_->device());
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    INFERSCALE_RETURN_IF_ERROR(device_failed(
+        cuda::copy_async(page(pages[i]), sources[i], layout_.page_bytes(), stream_.get())));
+  }
+  INFERSCALE_RETURN_IF_ERROR(device_failed(changed()));
+  Result<DeviceTicket> ticket = clock_->mark(stream_.get());
+  if (!ticket.ok() && ticket.status().code() == StatusCode::kResourceExhausted) {
+    INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));  // then none is needed
+    return DeviceTicket{0};
+  }
+  return ticket;
+}
+
+Status CudaPageMemory::zero(std::span<const std::uint32_t> pages) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, pages.size()));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(clock_->device());
+  for (std::size_t i = 0; i < pages.size();) {
+    std::size_t end = i + 1;  // pages that follow each other in one call
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) {
+      ++end;
+    }
+    INFERSCALE_RETURN_IF_ERROR(device_failed(
+        cuda::zero_async(page(pages[i]), (end - i) * layout_.page_bytes(), stream_.get())));
+    i = end;
+  }
+  return device_failed(changed());
+}
+
+Status CudaPageMemory::publish(void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const cuda::DeviceScope scope(clock_->device());
+  Result<bool> done = written_.passed();
+  INFERSCALE_RETURN_IF_ERROR(device_failed(done.status()));
+  return *done ? Status() : device_failed(written_.hold(stream));
+}
+
+Status CudaPageMemory::settle() {
+  const cuda::DeviceScope scope(clock_->device());
+  INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));  // most of it, without the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));
+  INFERSCALE_RETURN_IF_ERROR(device_failed(reclaim(false)));
+  explicit_bzero(staging_.data(), staging_.size());
+  return Status();
+}
+
+Status CudaPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, {&page_index, 1}, 1));
+  const cuda::DeviceScope scope(clock_->device());
+  INFERSCALE_RETURN_IF_ERROR(device_failed(
+      cuda::copy_async(out.data(), page(page_index), layout_.page_bytes(), stream_.get())));
+  return device_failed(stream_.synchronize());
+}
+
+Result<std::unique_ptr<PinnedPageMemory>> PinnedPageMemory::create(const PageLayout& layout,
+                                                                   std::size_t n_pages) {
+  INFERSCALE_RETURN_IF_ERROR(check_arena(layout, n_pages));
+  std::unique_ptr<PinnedPageMemory> self(new PinnedPageMemory);
+  INFERSCALE_ASSIGN_OR_RETURN(self->arena_, cuda::Buffer::allocate(cuda::MemoryKind::kPinned,
+                                                                   n_pages * layout.page_bytes()));
+  self->layout_ = layout;
+  self->n_pages_ = n_pages;
+  std::memset(self->arena_.data(), 0, self->arena_.size());
+  return self;
+}
+
+PinnedPageMemory::~PinnedPageMemory() {
+  if (arena_.data() != nullptr) {
+    explicit_bzero(arena_.data(), arena_.size());
+  }
+}
+
+Status PinnedPageMemory::write(std::span<const std::uint32_t> pages, const Record& record) {
+  INFERSCALE_RETURN_IF_ERROR(check_paged_record(layout_, record));
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, layout_.pages_for(record.n_tokens())));
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    record_to_page(layout_, record, i, {page(pages[i]), layout_.page_bytes()});
+  }
+  return Status();
+}
+
+Result<DeviceTicket> PinnedPageMemory::copy(std::span<const std::uint32_t> pages,
+                                            std::span<const std::byte* const> sources) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, sources.size()));
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    std::memcpy(page(pages[i]), sources[i], layout_.page_bytes());
+  }
+  return DeviceTicket{0};
+}
+
+Status PinnedPageMemory::zero(std::span<const std::uint32_t> pages) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, pages.size()));
+  for (const std::uint32_t index : pages) {
+    explicit_bzero(page(index), layout_.page_bytes());
+  }
+  return Status();
+}
+
+Status PinnedPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {
+  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, {&page_index, 1}, 1));
+  std::memcpy(out.data(), page(page_index), layout_.page_bytes());
+  return Status();
+}
+
+}  // namespace inferscale

@@ -1,0 +1,226 @@
+#include <cstring>
+
+#include "cuda/move_rig.h"
+#include "kernels/cuda/kv_capture.h"
+#include "unit/kernels/reference.h"
+
+namespace inferscale::cuda {
+namespace {
+
+constexpr std::uint32_t kPositions = 16384;
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+
+// Three runs at once, rows in no order.
+struct Scene {
+  Scene() {
+    const auto scattered = scattered_rows({7, 1, 20}, n_rows);
+    rows = {scattered[0], scattered[1], scattered[2]};
+  }
+  std::size_t n_rows = 48;
+  std::uint32_t positions[3] = {1, kPositions - 1, 700};
+  std::vector<std::vector<std::uint32_t>> rows;
+};
+
+// A cache full of keys and values, also where no cell is.
+void fill(CacheImage* image, KvCodec dtype, CacheKind kind) {
+  const std::size_t element = codec_element_bytes(dtype);
+  const std::size_t front = kind == CacheKind::kOddAddress ? 1 : 0;
+  kernels::fill_random(dtype, image->bytes.data() + front, (image->bytes.size() - front) / element,
+                       99);
+}
+
+RecordBuilder builder_of(const KvShape& shape, KvCodec codec, std::size_t n_tokens) {
+  auto builder =
+      RecordBuilder::create(kernels::meta_of(shape, codec), std::vector<TokenId>(n_tokens, 5));
+  EXPECT_TRUE(builder.ok());
+  return std::move(*builder);
+}
+
+::testing::AssertionResult same_record(const MoveCase& c, RecordBuilder& want, RecordBuilder& got) {
+  const KvCodec codec = want.meta().codec;
+  const std::size_t heads = std::size_t{want.n_tokens()} * c.shape.n_kv_heads;
+  for (std::uint32_t l = 0; l < c.shape.n_layers; ++l) {
+    auto same =
+        same_heads(codec, heads, c.shape.head_dim_k, turned_of(c), want.layer_k(l), got.layer_k(l));
+    if (!same) {
+      return same << " of K, layer " << l;
+    }
+    same = same_heads(codec, heads, c.shape.head_dim_v, {}, want.layer_v(l), got.layer_v(l));
+    if (!same) {
+      return same << " of V, layer " << l;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+RecordBuilder capture_on_cpu(const MoveCase& c, KvCodec codec, const CacheImage& image,
+                             const std::vector<std::uint32_t>& rows, std::uint32_t position) {
+  RecordBuilder builder = builder_of(c.shape, codec, rows.size());
+  const Status status = kv_capture(image.at(image.bytes.data()), {position, 0, rows},
+                                   *kernels::table_of(rope_of(c), kPositions), builder);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  return builder;
+}
+
+// By the device's code, one thread after the other, straight into records.
+void capture_on_host(const MoveCase& c, KvCodec codec, CacheImage* image, const Scene& scene,
+                     std::vector<RecordBuilder>* records) {
+  const auto table = kernels::table_of(rope_of(c), kPositions);
+  RowMoves moves;
+  MoveKind kind;
+  kind.capture = true;
+  kind.packed_codec = codec;
+  ASSERT_TRUE(
+      plan_moves(image->at(std::as_const(image->bytes).data()), *table, 1000, &moves, &kind).ok());
+  const CacheLayout layout = image->at(image->bytes.data());
+  std::vector<std::byte*> layers = layout.k;
+  layers.insert(layers.end(), layout.v.begin(), layout.v.end());
+  std::vector<PackedRun> runs;
+  std::vector<MoveToken> tokens;
+  for (std::size_t i = 0; i < scene.rows.size(); ++i) {
+    records->push_back(builder_of(c.shape, codec, scene.rows[i].size()));
+    RecordBuilder& b = records->back();
+    runs.push_back(
+        {reinterpret_cast<std::uint64_t>(b.layer_k(0)),
+         c.shape.n_layers > 1 ? static_cast<std::uint64_t>(b.layer_k(1) - b.layer_k(0)) : 0,
+         static_cast<std::uint64_t>(b.layer_v(0) - b.layer_k(0)),
+         static_cast<std::uint32_t>(tokens.size()), scene.positions[i]});
+    for (const std::uint32_t row : scene.rows[i]) {
+      tokens.push_back({i, row, 0});
+    }
+  }
+  moves.runs = runs.data();
+  moves.tokens = tokens.data();
+  moves.n_tokens = static_cast<std::uint32_t>(tokens.size());
+  moves.layers = layers.data();
+  moves.cos = table->cos_row(0);
+  moves.sin = table->sin_row(0);
+  run_moves_on_host(moves, kind);
+}
+
+TEST(CudaCaptureCode, GivesWhatTheCpuGives) {
+  const Scene scene;
+  for (const MoveCase& c : move_cases()) {
+    for (const KvCodec dtype : kCodecs) {
+      for (const CacheKind kind : kCacheKinds) {
+        CacheImage image(c.shape, dtype, kind, scene.n_rows);
+        fill(&image, dtype, kind);
+        for (const KvCodec codec : kCodecs) {
+          std::vector<RecordBuilder> got;
+          capture_on_host(c, codec, &image, scene, &got);
+          for (std::size_t i = 0; i < scene.rows.size(); ++i) {
+            RecordBuilder want = capture_on_cpu(c, codec, image, scene.rows[i], scene.positions[i]);
+            ASSERT_TRUE(same_record(c, want, got[i]))
+                << c.name << " from " << static_cast<int>(dtype) << " to "
+                << static_cast<int>(codec) << ", cache " << static_cast<int>(kind);
+          }
+        }
+      }
+    }
+  }
+}
+
+std::unique_ptr<CudaCapturer> capturer_of(const MoveCase& c, const ConstCacheLayout& cache,
+                                          const CudaCapturer::Options& options) {
+  auto rope = DeviceRope::upload(kernels::table_of(rope_of(c), kPositions));
+  EXPECT_TRUE(rope.ok());
+  auto capturer = CudaCapturer::create(*rope, cache, options);
+  EXPECT_TRUE(capturer.ok()) << capturer.status().to_string();
+  return capturer.ok() ? std::move(*capturer) : nullptr;
+}
+
+std::vector<CaptureRun> runs_of(const Scene& scene) {
+  std::vector<CaptureRun> runs;
+  for (std::size_t i = 0; i < scene.rows.size(); ++i) {
+    runs.push_back({scene.positions[i], scene.rows[i]});
+  }
+  return runs;
+}
+
+void capture_and_compare(const MoveCase& c, KvCodec dtype, KvCodec codec, CacheKind kind,
+                         const Scene& scene, void* stream) {
+  CacheImage image(c.shape, dtype, kind, scene.n_rows);
+  fill(&image, dtype, kind);
+  const Buffer device = to_device(image.bytes);
+  const auto capturer =
+      capturer_of(c, image.at(static_cast<const std::byte*>(device.data())), {codec, 1000, 3, 2});
+  ASSERT_NE(capturer, nullptr);
+  const auto batch = capturer->start(runs_of(scene), stream);
+  ASSERT_TRUE(batch.ok()) << batch.status().to_string();
+  ASSERT_TRUE(capturer->wait(*batch).ok());
+  for (std::size_t i = 0; i < scene.rows.size(); ++i) {
+    RecordBuilder got = builder_of(c.shape, codec, scene.rows[i].size());
+    ASSERT_TRUE(capturer->fill(*batch, i, got).ok());
+    RecordBuilder want = capture_on_cpu(c, codec, image, scene.rows[i], scene.positions[i]);
+    ASSERT_TRUE(same_record(c, want, got))
+        << c.name << " from " << static_cast<int>(dtype) << " to " << static_cast<int>(codec)
+        << ", cache " << static_cast<int>(kind);
+  }
+}
+
+TEST(CudaCapture, GivesWhatTheCpuGives) {
+  INFERSCALE_NEEDS_DEVICE();
+  const Scene scene;
+  const Stream stream = std::move(Stream::create()).value();
+  for (const MoveCase& c : move_cases()) {
+    for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec codec : kCodecs) {
+        for (const CacheKind kind : kCacheKinds) {
+          capture_and_compare(c, dtype, codec, kind, scene, stream.get());
+          if (HasFatalFailure()) {
+            return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaCapture, LongRuns) {
+  INFERSCALE_NEEDS_DEVICE();
+  MoveCase c = move_cases()[0];
+  c.shape.n_layers = 2;
+  Scene scene;
+  scene.n_rows = 900;
+  scene.rows = scattered_rows({850, 3, 28}, scene.n_rows);
+  scene.positions[1] = kPositions - 3;
+  capture_and_compare(c, KvCodec::kBf16, KvCodec::kBf16, CacheKind::kPackedRows, scene, nullptr);
+}
+
+TEST(CudaCapture, BatchesAreKeptUntilTheyAreReleased) {
+  INFERSCALE_NEEDS_DEVICE();
+  const MoveCase c = move_cases()[4];
+  const Scene scene;
+  CacheImage image(c.shape, KvCodec::kF16, CacheKind::kApart, scene.n_rows);
+  fill(&image, KvCodec::kF16, CacheKind::kApart);
+  const Buffer device = to_device(image.bytes);
+  const auto capturer = capturer_of(c, image.at(static_cast<const std::byte*>(device.data())),
+                                    {KvCodec::kF16, 28, 3, 2});
+  ASSERT_NE(capturer, nullptr);
+  const auto runs = runs_of(scene);
+  const auto first = capturer->start(runs, nullptr);
+  const auto second = capturer->start(std::span(runs).first(1), nullptr);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(capturer->start(runs, nullptr).status().code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(capturer->wait(*second).ok());
+  EXPECT_TRUE(*capturer->ready(*first)) << "it stood before the second in the stream";
+  RecordBuilder got = builder_of(c.shape, KvCodec::kF16, scene.rows[0].size());
+  ASSERT_TRUE(capturer->fill(*second, 0, got).ok());
+  EXPECT_EQ(capturer->fill(*second, 1, got).code(), StatusCode::kNotFound);
+  EXPECT_EQ(capturer->fill(*first, 1, got).code(), StatusCode::kInvalidArgument);
+  capturer->release(*first);
+  EXPECT_EQ(capturer->wait(*first).code(), StatusCode::kNotFound);
+  const auto third = capturer->start(std::span(runs).last(1), nullptr);
+  ASSERT_TRUE(third.ok());
+  RecordBuilder want = capture_on_cpu(c, KvCodec::kF16, image, scene.rows[0], scene.positions[0]);
+  EXPECT_TRUE(same_record(c, want, got)) << "the batch that was not released is untouched";
+  const std::vector<std::uint32_t> beyond = {64};
+  capturer->release(*second);
+  for (const CaptureRun& run :
+       {CaptureRun{0, beyond}, CaptureRun{kPositions, scene.rows[1]}, CaptureRun{0, {}}}) {
+    EXPECT_EQ(capturer->start({&run, 1}, nullptr).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace inferscale::cuda
