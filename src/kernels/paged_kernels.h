@@ -50,7 +50,8 @@ struct CaptureRun {
   std::span<const std::uint32_t> rows;  ///< borrowed for the call
 };
 
-/// What was read of a cache by one capture, on its way to the host. One thread at a time.
+/// What was read of a cache by one capture, on its way to the host. One thread at a time. At its
+/// end the memory that it used is zeroed.
 class CaptureBatch {
  public:
   CaptureBatch() = default;

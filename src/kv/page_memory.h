@@ -90,7 +90,8 @@ class PageMemory {
   [[nodiscard]] virtual Status publish(void* stream) = 0;
 
   /// These two wait, and are not for the way of a request.
-  /// Returns when all that was written, copied and zeroed before is done. Errors: kUnavailable
+  /// Returns when all that was written, copied and zeroed before is done, and nothing of what was
+  /// written is left anywhere but in its pages: staging memory is zeroed. Errors: kUnavailable
   /// (something of it failed, or the device did).
   [[nodiscard]] virtual Status settle() = 0;
   /// What the page holds, after all that was done to it before. REQUIRES: `out` holds page_bytes().

@@ -53,7 +53,7 @@ class CudaCapturer {
   /// Copies run number `run` of a batch that is ready into the builder's layers. Errors: kNotFound
   /// (batch, run), kInvalidArgument (the builder has another shape, codec or number of tokens).
   [[nodiscard]] Status fill(Batch batch, std::size_t run, RecordBuilder& builder) const;
-  /// Makes room for another batch; REQUIRES: it is ready.
+  /// Zeroes the batch's bytes and makes room for another; REQUIRES: it is ready.
   void release(Batch batch);
 
  private:

@@ -159,6 +159,8 @@ Result<CudaCapturer::Batch> CudaCapturer::start(std::span<const CaptureRun> runs
   INFERSCALE_RETURN_IF_ERROR(tables_.release(stream));
   INFERSCALE_RETURN_IF_ERROR(
       cuda::copy_async(slot->host.data(), slot->device.data(), slot->bytes, stream));
+  // What is erased later must not be left here.
+  INFERSCALE_RETURN_IF_ERROR(cuda::zero_async(slot->device.data(), slot->bytes, stream));
   INFERSCALE_RETURN_IF_ERROR(slot->done.record(stream));
   slot->batch = ++last_batch_;
   return slot->batch;
@@ -209,7 +211,8 @@ Status CudaCapturer::fill(Batch batch, std::size_t run, RecordBuilder& builder) 
 
 void CudaCapturer::release(Batch batch) {
   for (Slot& slot : slots_) {
-    if (slot.batch == batch) {
+    if (batch != 0 && slot.batch == batch) {
+      explicit_bzero(slot.host.data(), slot.bytes);
       slot.batch = 0;
     }
   }

@@ -18,7 +18,7 @@ namespace inferscale {
 /// numbers are kv_compose's: values and unturned elements bit for bit when the codecs are equal,
 /// turned ones within one rounding (and bit for bit what kv_compose gives on a processor with a
 /// fused multiply-add). Converted NaNs stay NaNs but may lose their payload. One thread at a time.
-class CudaComposer final : public PagedComposer {
+class CudaComposer {
  public:
   /// For `cache`, whose pointers are the calling thread's device's, and `rope` of the same device.
   /// A call may place up to max_tokens (1 .. 2^24) tokens. Errors: kInvalidArgument (cache, pages,
@@ -39,7 +39,7 @@ class CudaComposer final : public PagedComposer {
   /// for the oldest of the last kTables calls if none of them is done; allocates nothing. Errors:
   /// kInvalidArgument (too many tokens; a page, row or position out of range): nothing was put
   /// there; kInternal (the launch). Not to be recorded into a CUDA graph: the table is one call's.
-  [[nodiscard]] Status compose(std::span<const PagedItem> items, void* stream) override;
+  [[nodiscard]] Status compose(std::span<const PagedItem> items, void* stream);
 
   static constexpr std::size_t kTables = 8;
 

@@ -1,11 +1,14 @@
 #include "kv/cuda/cuda_device.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <chrono>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "kernels/arguments.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/device_tables.h"
 #include "kernels/cuda/kv_capture.h"
 #include "kernels/cuda/kv_compose.h"
@@ -14,65 +17,105 @@
 namespace inferscale {
 namespace {
 
-constexpr auto kPoll = std::chrono::microseconds(50);
+/// A failure of the device is kUnavailable to whoever asks again later, whatever CUDA calls it.
+Status device_status(Status status) {
+  return status.code() == StatusCode::kInternal ? unavailable(status.message()) : status;
+}
 
-/// A capturer and the lock on it, shared with the batches that it has given.
+class Composer final : public PagedComposer {
+ public:
+  Composer(int device, std::unique_ptr<CudaComposer> composer)
+      : device_(device), composer_(std::move(composer)) {}
+  ~Composer() override {
+    const cuda::DeviceScope scope(device_);
+    composer_.reset();
+  }
+
+  Status compose(std::span<const PagedItem> items, void* stream) override {
+    const cuda::DeviceScope scope(device_);
+    return device_status(composer_->compose(items, stream));
+  }
+
+ private:
+  const int device_;
+  std::unique_ptr<CudaComposer> composer_;
+};
+
+/// A capturer that its batches share: they are finished by other threads than it is used by.
 struct SharedCapturer {
+  SharedCapturer(int device_in, std::unique_ptr<CudaCapturer> capturer_in)
+      : device(device_in), capturer(std::move(capturer_in)) {}
+  ~SharedCapturer() {
+    const cuda::DeviceScope scope(device);
+    capturer.reset();
+  }
+
+  const int device;
   std::mutex mutex;
   std::unique_ptr<CudaCapturer> capturer;
 };
 
-class CudaBatch final : public CaptureBatch {
+class Batch final : public CaptureBatch {
  public:
-  CudaBatch(std::shared_ptr<SharedCapturer> shared, CudaCapturer::Batch batch)
+  Batch(std::shared_ptr<SharedCapturer> shared, CudaCapturer::Batch batch)
       : shared_(std::move(shared)), batch_(batch) {}
-  ~CudaBatch() override {
-    (void)wait();  // the device may still write into its buffer
-    const std::lock_guard lock(shared_->mutex);
-    shared_->capturer->release(batch_);
+  ~Batch() override {
+    if (wait().ok()) {  // else the device failed, and its slot is of no use any more
+      const cuda::DeviceScope scope(shared_->device);
+      const std::lock_guard lock(shared_->mutex);
+      shared_->capturer->release(batch_);
+    }
   }
 
   bool ready() override {
-    const Result<bool> passed = poll();
-    return !passed.ok() || *passed;
+    const Result<bool> ready = ask();
+    return !ready.ok() || *ready;  // `wait` says what is wrong
   }
+
+  // Asks from time to time rather than wait inside the capturer, whose lock the engine's thread
+  // needs for the next batch.
   Status wait() override {
-    for (;;) {
-      const Result<bool> passed = poll();
-      if (!passed.ok()) {
-        return unavailable(passed.status().message());
-      }
-      if (*passed) {
+    while (true) {
+      INFERSCALE_ASSIGN_OR_RETURN(const bool ready, ask());
+      if (ready) {
         return Status();
       }
-      std::this_thread::sleep_for(kPoll);  // without the lock: the engine goes on capturing
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
+
   Status read(std::size_t run, RecordBuilder& builder) override {
+    const cuda::DeviceScope scope(shared_->device);
     const std::lock_guard lock(shared_->mutex);
-    return shared_->capturer->fill(batch_, run, builder);
+    const Status status = shared_->capturer->fill(batch_, run, builder);
+    return status.code() == StatusCode::kNotFound ? invalid_argument(status.message()) : status;
   }
 
  private:
-  Result<bool> poll() {
+  Result<bool> ask() {
+    const cuda::DeviceScope scope(shared_->device);
     const std::lock_guard lock(shared_->mutex);
-    return shared_->capturer->ready(batch_);
+    Result<bool> ready = shared_->capturer->ready(batch_);
+    return ready.ok() ? ready : Result<bool>(device_status(ready.status()));
   }
 
   const std::shared_ptr<SharedCapturer> shared_;
   const CudaCapturer::Batch batch_;
 };
 
-class PagedCudaCapturer final : public PagedCapturer {
+class Capturer final : public PagedCapturer {
  public:
-  explicit PagedCudaCapturer(std::shared_ptr<SharedCapturer> shared) : shared_(std::move(shared)) {}
+  explicit Capturer(std::shared_ptr<SharedCapturer> shared) : shared_(std::move(shared)) {}
 
   Result<std::unique_ptr<CaptureBatch>> capture(std::span<const CaptureRun> runs,
                                                 void* stream) override {
+    const cuda::DeviceScope scope(shared_->device);
     const std::lock_guard lock(shared_->mutex);
-    INFERSCALE_ASSIGN_OR_RETURN(const CudaCapturer::Batch batch,
-                                shared_->capturer->start(runs, stream));
-    return std::unique_ptr<CaptureBatch>(std::make_unique<CudaBatch>(shared_, batch));
+    const Result<CudaCapturer::Batch> batch = shared_->capturer->start(runs, stream);
+    if (!batch.ok()) {
+      return device_status(batch.status());
+    }
+    return std::unique_ptr<CaptureBatch>(std::make_unique<Batch>(shared_, *batch));
   }
 
  private:
@@ -81,7 +124,7 @@ class PagedCudaCapturer final : public PagedCapturer {
 
 class CudaDevice final : public DeviceBackend {
  public:
-  CudaDevice(int device, std::shared_ptr<CudaClock> clock, std::shared_ptr<PageMemory> gpu,
+  CudaDevice(int device, std::shared_ptr<DeviceClock> clock, std::shared_ptr<PageMemory> gpu,
              std::shared_ptr<PageMemory> pinned)
       : device_(device),
         clock_(std::move(clock)),
@@ -94,61 +137,73 @@ class CudaDevice final : public DeviceBackend {
 
   Result<std::unique_ptr<PagedComposer>> make_composer(const PagedCache& where) override {
     const cuda::DeviceScope scope(device_);
-    INFERSCALE_ASSIGN_OR_RETURN(
-        std::unique_ptr<CudaComposer> made,
-        CudaComposer::create(where.table, where.cache, where.pages,
-                             static_cast<std::uint32_t>(where.max_tokens)));
-    return std::unique_ptr<PagedComposer>(std::move(made));
+    INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::DeviceRope> rope, rope_of(where));
+    INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<CudaComposer> composer,
+                                CudaComposer::create(std::move(rope), where.cache, where.pages,
+                                                     static_cast<std::uint32_t>(where.max_tokens)));
+    return std::unique_ptr<PagedComposer>(std::make_unique<Composer>(device_, std::move(composer)));
   }
 
   Result<std::unique_ptr<PagedCapturer>> make_capturer(const PagedCache& where) override {
     const cuda::DeviceScope scope(device_);
-    INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::DeviceRope> rope,
-                                cuda::DeviceRope::upload(where.table));
-    ConstCacheLayout cache;
-    cache.dtype = where.cache.dtype;
-    cache.shape = where.cache.shape;
-    cache.k.assign(where.cache.k.begin(), where.cache.k.end());
-    cache.v.assign(where.cache.v.begin(), where.cache.v.end());
-    cache.k_strides = where.cache.k_strides;
-    cache.v_strides = where.cache.v_strides;
-    cache.rows_per_block = where.cache.rows_per_block;
-    cache.n_rows = where.cache.n_rows;
+    INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::DeviceRope> rope, rope_of(where));
     CudaCapturer::Options options;
     options.codec = where.pages.codec;
     options.max_tokens = static_cast<std::uint32_t>(where.max_tokens);
-    auto shared = std::make_shared<SharedCapturer>();
-    INFERSCALE_ASSIGN_OR_RETURN(shared->capturer,
-                                CudaCapturer::create(std::move(rope), cache, options));
-    return std::unique_ptr<PagedCapturer>(std::make_unique<PagedCudaCapturer>(std::move(shared)));
+    INFERSCALE_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaCapturer> capturer,
+        CudaCapturer::create(std::move(rope), kernels::as_const(where.cache), options));
+    return std::unique_ptr<PagedCapturer>(
+        std::make_unique<Capturer>(std::make_shared<SharedCapturer>(device_, std::move(capturer))));
   }
 
  private:
+  /// The table is uploaded once, and shared.
+  Result<std::shared_ptr<const cuda::DeviceRope>> rope_of(const PagedCache& where) {
+    constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+    if (where.max_tokens < 1 || where.max_tokens > kMaxTokens) {
+      return invalid_argument(
+          fmt::format("max_tokens must be in 1..{}, not {}", kMaxTokens, where.max_tokens));
+    }
+    const std::lock_guard lock(mutex_);
+    if (rope_ == nullptr || &rope_->table() != where.table.get()) {
+      INFERSCALE_ASSIGN_OR_RETURN(rope_, cuda::DeviceRope::upload(where.table));
+    }
+    return rope_;
+  }
+
   const int device_;
-  const std::shared_ptr<CudaClock> clock_;
+  const std::shared_ptr<DeviceClock> clock_;
   const std::shared_ptr<PageMemory> gpu_;
   const std::shared_ptr<PageMemory> pinned_;
+  std::mutex mutex_;
+  std::shared_ptr<const cuda::DeviceRope> rope_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<DeviceBackend>> make_cuda_device(const DeviceOptions& options) {
-  if (options.device < 0 || options.device >= cuda::device_count()) {
-    return unavailable("there is no CUDA device " + std::to_string(options.device));
-  }
   INFERSCALE_RETURN_IF_ERROR(options.layout.validate().with_context("page layout"));
+  const int devices = cuda::device_count();
+  if (options.device < 0 || options.device >= devices) {
+    return unsupported(fmt::format("cuda:{}: this process can use {} CUDA devices, counted from 0",
+                                   options.device, devices));
+  }
   const cuda::DeviceScope scope(options.device);
-  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<CudaClock> clock, CudaClock::create(4096));
+  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<CudaClock> clock, CudaClock::create());
   std::shared_ptr<PageMemory> gpu;
   std::shared_ptr<PageMemory> pinned;
-  const std::size_t page = options.layout.page_bytes();
-  if (options.gpu_budget_bytes >= page) {
+  const std::size_t page_bytes = options.layout.page_bytes();
+  if (const std::uint64_t n_pages = options.gpu_budget_bytes / page_bytes; n_pages > 0) {
     INFERSCALE_ASSIGN_OR_RETURN(
-        gpu, CudaPageMemory::create(clock, options.layout, options.gpu_budget_bytes / page, {}));
+        std::unique_ptr<CudaPageMemory> memory,
+        CudaPageMemory::create(clock, options.layout, n_pages, CudaPageMemory::Options()));
+    gpu = std::move(memory);
   }
-  if (options.pinned_budget_bytes >= page) {
-    INFERSCALE_ASSIGN_OR_RETURN(
-        pinned, PinnedPageMemory::create(options.layout, options.pinned_budget_bytes / page));
+  if (const std::uint64_t n_pages = options.pinned_budget_bytes / page_bytes; n_pages > 0) {
+    INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<PinnedPageMemory> memory,
+                                PinnedPageMemory::create(options.layout, n_pages));
+    pinned = std::move(memory);
   }
   return std::unique_ptr<DeviceBackend>(std::make_unique<CudaDevice>(
       options.device, std::move(clock), std::move(gpu), std::move(pinned)));

@@ -7,9 +7,10 @@
 
 namespace inferscale {
 
-/// A CUDA device: pages in its memory and in pinned memory, and the CUDA kernels. `options.device`
-/// is its number. Errors: kUnavailable (no driver, no such device), kInvalidArgument,
-/// kResourceExhausted.
+/// A CUDA device: pages in its own memory and in pinned memory, and the kernels that read them. The
+/// calling threads' devices are left as they are. Errors: kInvalidArgument (layout),
+/// kUnsupported (no such device), kResourceExhausted (memory: the budgets are taken at once),
+/// kUnavailable.
 [[nodiscard]] Result<std::unique_ptr<DeviceBackend>> make_cuda_device(const DeviceOptions& options);
 
 }  // namespace inferscale

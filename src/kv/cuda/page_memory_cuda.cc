@@ -246,7 +246,12 @@ Status CudaPageMemory::publish(void* stream) {
 
 Status CudaPageMemory::settle() {
   const cuda::DeviceScope scope(clock_->device());
-  return device_failed(stream_.synchronize());
+  INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));  // most of it, without the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));
+  INFERSCALE_RETURN_IF_ERROR(device_failed(reclaim(false)));
+  explicit_bzero(staging_.data(), staging_.size());
+  return Status();
 }
 
 Status CudaPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {

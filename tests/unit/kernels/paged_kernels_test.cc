@@ -67,7 +67,8 @@ TEST(PagedKernels, ComposeGivesWhatKvComposeGives) {
   for (const Arrangement arrangement : kArrangements) {
     for (const auto& [codec, dtype] : {std::pair{KvCodec::kF16, KvCodec::kF16},
                                        {KvCodec::kF32, KvCodec::kF16},
-                                       {KvCodec::kF16, KvCodec::kF32}}) {
+                                       {KvCodec::kF16, KvCodec::kF32},
+                                       {KvCodec::kBf16, KvCodec::kBf16}}) {
       const PageLayout layout{kShape, codec, 4};
       const auto a = random_record(meta_of(kShape, codec), 7, 1);
       const auto b = random_record(meta_of(kShape, codec), 3, 2);
