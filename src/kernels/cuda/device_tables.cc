@@ -53,4 +53,10 @@ Result<std::byte*> TableRing::next() {
 
 Status TableRing::release(void* stream) { return used_[current_].record(stream); }
 
+void TableRing::drain() const {
+  for (const Event& event : used_) {
+    (void)event.wait();  // of a device that failed nobody reads any more
+  }
+}
+
 }  // namespace inferscale::cuda

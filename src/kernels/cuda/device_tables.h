@@ -47,6 +47,8 @@ class TableRing {
   [[nodiscard]] Result<std::byte*> next();
   /// Says that everything that reads the table of the last `next` has been put into the stream.
   [[nodiscard]] Status release(void* stream);
+  /// Returns when nothing reads any of the tables any more.
+  void drain() const;
 
  private:
   std::size_t slot_bytes_ = 0;

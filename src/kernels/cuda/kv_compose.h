@@ -34,6 +34,11 @@ class CudaComposer {
       std::shared_ptr<const RopeTable> table, const CacheLayout& cache, const PageLayout& pages,
       std::uint32_t max_tokens);
 
+  /// Waits for the last calls' work.
+  ~CudaComposer();
+  CudaComposer(const CudaComposer&) = delete;
+  CudaComposer& operator=(const CudaComposer&) = delete;
+
   /// Puts the placing of all items into `stream`: work that comes there later sees the rows. Pages
   /// must be there when the stream gets to it and stay until it is done. Waits for nothing, but
   /// for the oldest of the last kTables calls if none of them is done; allocates nothing. Errors:

@@ -54,6 +54,13 @@ Result<std::unique_ptr<CudaComposer>> CudaComposer::create(
   return self;
 }
 
+CudaComposer::~CudaComposer() {
+  if (rope_ != nullptr) {
+    const cuda::DeviceScope scope(rope_->device());
+    tables_.drain();
+  }
+}
+
 Status CudaComposer::check_item(std::size_t index, const PagedItem& item) const {
   const auto name_of = [index] { return "items[" + text(index) + "]"; };
   if (item.n_tokens == 0 && item.rows.empty()) {

@@ -26,52 +26,62 @@ Status check_arena(const PageLayout& layout, std::size_t n_pages) {
 
 }  // namespace
 
-Result<std::shared_ptr<CudaClock>> CudaClock::create(std::size_t max_marks) {
-  if (max_marks < 1 || max_marks > 65536) {
-    return invalid_argument(fmt::format("max_marks must be in 1..65536, not {}", max_marks));
-  }
+Result<std::shared_ptr<CudaClock>> CudaClock::create(std::size_t marks) {
   const std::shared_ptr<CudaClock> clock(new CudaClock);
   INFERSCALE_ASSIGN_OR_RETURN(clock->device_, cuda::current_device());
-  clock->marks_.resize(max_marks);
-  for (Mark& mark : clock->marks_) {
-    INFERSCALE_ASSIGN_OR_RETURN(mark.event, cuda::Event::create());
+  for (std::size_t i = 0; i < marks; ++i) {
+    INFERSCALE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::create());
+    clock->spare_.push_back(std::make_shared<cuda::Event>(std::move(event)));
   }
   return clock;
 }
 
 bool CudaClock::passed_locked(DeviceTicket ticket) {
-  Mark& mark = marks_[ticket % marks_.size()];
-  if (failed_ || ticket > last_) {
+  if (failed_ || ticket >= first_ + marks_.size()) {
     return false;
   }
-  if (ticket == 0 || mark.ticket != ticket) {
-    return true;  // its place was given away, or it was seen before
-  }
-  const Result<bool> passed = mark.event.passed();
-  failed_ = !passed.ok();
-  if (passed.ok() && *passed) {
-    mark.ticket = 0;
+  if (ticket < first_) {
     return true;
   }
-  return false;
+  Mark& mark = marks_[ticket - first_];
+  if (!mark.passed) {
+    const Result<bool> passed = mark.event->passed();
+    failed_ = !passed.ok();
+    mark.passed = passed.ok() && *passed;
+  }
+  return mark.passed;
+}
+
+// The oldest tickets that have passed: their events serve others, unless somebody waits for them.
+void CudaClock::forget_passed() {
+  while (!marks_.empty() && passed_locked(first_)) {
+    if (marks_.front().event.use_count() == 1) {
+      spare_.push_back(std::move(marks_.front().event));
+    }
+    marks_.pop_front();
+    ++first_;
+  }
 }
 
 Result<DeviceTicket> CudaClock::mark(void* stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const cuda::DeviceScope scope(device_);
-  const DeviceTicket ticket = last_ + 1;
-  Mark& mark = marks_[ticket % marks_.size()];
-  if (mark.ticket != 0 && !passed_locked(mark.ticket)) {
-    return failed_ ? unavailable("the CUDA device failed")
-                   : resource_exhausted(fmt::format("{} marks are still open", marks_.size()));
+  forget_passed();
+  if (failed_) {
+    return unavailable("the CUDA device failed");
   }
-  if (const Status recorded = mark.event.record(stream); !recorded.ok()) {
+  if (spare_.empty()) {
+    Result<cuda::Event> event = cuda::Event::create();
+    INFERSCALE_RETURN_IF_ERROR(device_failed(event.status()));
+    spare_.push_back(std::make_shared<cuda::Event>(std::move(*event)));
+  }
+  if (const Status recorded = spare_.back()->record(stream); !recorded.ok()) {
     failed_ = true;
     return device_failed(recorded);
   }
-  mark.ticket = ticket;
-  last_ = ticket;
-  return ticket;
+  marks_.push_back({std::move(spare_.back()), false});
+  spare_.pop_back();
+  return first_ + marks_.size() - 1;
 }
 
 bool CudaClock::passed(DeviceTicket ticket) {
@@ -81,18 +91,18 @@ bool CudaClock::passed(DeviceTicket ticket) {
 }
 
 Status CudaClock::wait(DeviceTicket ticket) {
+  std::shared_ptr<cuda::Event> event;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (passed_locked(ticket)) {
       return Status();
     }
-    if (failed_ || ticket > last_) {
+    if (failed_ || ticket >= first_ + marks_.size()) {
       return unavailable(failed_ ? "the CUDA device failed" : "no such ticket");
     }
+    event = marks_[ticket - first_].event;
   }
-  // Without the lock, so that others may mark meanwhile. The place cannot be given away before the
-  // ticket has passed; if it is after that, this waits for a later one, too.
-  const Status waited = marks_[ticket % marks_.size()].event.wait();
+  const Status waited = event->wait();  // without the lock, so that others may mark meanwhile
   if (!waited.ok()) {
     const std::lock_guard<std::mutex> lock(mutex_);
     failed_ = true;
@@ -207,15 +217,17 @@ Result<DeviceTicket> CudaPageMemory::copy(std::span<const std::uint32_t> pages,
   INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, sources.size()));
   const std::lock_guard<std::mutex> lock(mutex_);
   const cuda::DeviceScope scope(clock_->device());
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    INFERSCALE_RETURN_IF_ERROR(device_failed(
-        cuda::copy_async(page(pages[i]), sources[i], layout_.page_bytes(), stream_.get())));
+  Status status;
+  for (std::size_t i = 0; i < pages.size() && status.ok(); ++i) {
+    status = cuda::copy_async(page(pages[i]), sources[i], layout_.page_bytes(), stream_.get());
   }
-  INFERSCALE_RETURN_IF_ERROR(device_failed(changed()));
-  Result<DeviceTicket> ticket = clock_->mark(stream_.get());
-  if (!ticket.ok() && ticket.status().code() == StatusCode::kResourceExhausted) {
-    INFERSCALE_RETURN_IF_ERROR(device_failed(stream_.synchronize()));  // then none is needed
-    return DeviceTicket{0};
+  if (status.ok()) {
+    status = changed();
+  }
+  Result<DeviceTicket> ticket = status.ok() ? clock_->mark(stream_.get()) : status;
+  if (!ticket.ok()) {
+    (void)stream_.synchronize();  // nothing may read the sources any more
+    return device_failed(ticket.status());
   }
   return ticket;
 }

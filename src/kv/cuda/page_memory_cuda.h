@@ -15,9 +15,9 @@ namespace inferscale {
 /// How far the streams of a CUDA device have got. Thread-safe.
 class CudaClock final : public DeviceClock {
  public:
-  /// Of the calling thread's device. `max_marks`: tickets that may be open at a time, 1 .. 65,536.
-  /// Errors: kInvalidArgument, kUnavailable, kResourceExhausted.
-  [[nodiscard]] static Result<std::shared_ptr<CudaClock>> create(std::size_t max_marks = 1024);
+  /// Of the calling thread's device. `marks`: for so many open tickets events are made at once; for
+  /// more they are made when they are needed. Errors: kUnavailable, kResourceExhausted.
+  [[nodiscard]] static Result<std::shared_ptr<CudaClock>> create(std::size_t marks = 64);
 
   [[nodiscard]] Result<DeviceTicket> mark(void* stream) override;
   [[nodiscard]] bool passed(DeviceTicket ticket) override;
@@ -27,18 +27,20 @@ class CudaClock final : public DeviceClock {
 
  private:
   struct Mark {
-    DeviceTicket ticket = 0;  // 0: never used, or seen to have passed
-    cuda::Event event;
+    std::shared_ptr<cuda::Event> event;  // shared with who waits for it
+    bool passed = false;
   };
 
   CudaClock() = default;
   [[nodiscard]] bool passed_locked(DeviceTicket ticket);
+  void forget_passed();
 
   int device_ = 0;
   std::mutex mutex_;
   bool failed_ = false;
-  DeviceTicket last_ = 0;
-  std::vector<Mark> marks_;  // of ticket t: t % size
+  DeviceTicket first_ = 1;  // of marks_.front()
+  std::deque<Mark> marks_;  // consecutive tickets
+  std::vector<std::shared_ptr<cuda::Event>> spare_;
 };
 
 /// Pages in the device's own memory ("gpu"). Records come through pinned staging memory and a
