@@ -32,8 +32,8 @@ struct Part {
   const CacheTile* tile = nullptr;
 };
 
-// Moves items into a cache, a tile of tokens at a time. Where the elements of a head are apart, a
-// head of the tile is made in `stage_` first, packed, and spread from there.
+// Moves items into a cache, a tile of tokens at a time. Where the elements of a head are apart, the
+// tile is made in `stage_` first, head by head and packed, and spread from there.
 class Composer {
  public:
   Composer(std::span<const ComposeItem> items, const RopeTable& table, const CacheLayout& cache)
@@ -45,7 +45,8 @@ class Composer {
         rotations_(table, kernels::RotationTile::Direction::kForward),
         limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
     if (keys_.staged() || values_.staged()) {
-      stage_.resize(limit_ * std::max(cache.shape.head_dim_k, cache.shape.head_dim_v) * element_);
+      stage_.resize(limit_ * std::max(cache.shape.k_elements(), cache.shape.v_elements()) *
+                    element_);
     }
   }
 
@@ -98,32 +99,29 @@ class Composer {
   }
 
   void move(const Part& part, std::uint32_t layer, std::byte* cache) {
-    if (!part.tile->staged()) {
-      for (const Slice& slice : slices_) {
-        kernels::RowMove rows = move_of(part, slice, layer);
-        rows.n_heads = cache_.shape.n_kv_heads;
-        rows.target = part.tile->rows(cache, slice.slot, slice.count);
-        apply(part, slice, rows);
-      }
-      return;
-    }
     const std::size_t head_bytes = part.head_dim * element_;
-    for (std::size_t head = 0; head < cache_.shape.n_kv_heads; ++head) {
-      for (const Slice& slice : slices_) {
-        kernels::RowMove rows = move_of(part, slice, layer);
-        rows.source.base += head * rows.source.head_stride;
-        rows.n_heads = 1;
+    for (const Slice& slice : slices_) {
+      kernels::RowMove rows = move_of(part, slice, layer);
+      if (part.tile->staged()) {
         rows.target.base = stage_.data() + slice.slot * head_bytes;
         rows.target.row_stride = head_bytes;
-        rows.target.head_stride = head_bytes;
-        apply(part, slice, rows);
+        rows.target.head_stride = n_tokens_ * head_bytes;
+      } else {
+        rows.target = part.tile->rows(cache, slice.slot, slice.count);
       }
-      kernels::scatter_cells(stage_.data(), n_tokens_, part.head_dim, element_,
-                             part.tile->cells(cache, head));
+      if (part.keys) {
+        kernels::rotate_rows(rows, rotations_.from(slice.slot));
+      } else {
+        kernels::convert_rows(rows);
+      }
+    }
+    for (std::size_t head = 0; part.tile->staged() && head < cache_.shape.n_kv_heads; ++head) {
+      kernels::scatter_cells(stage_.data() + head * n_tokens_ * head_bytes, n_tokens_,
+                             part.head_dim, element_, part.tile->cells(cache, head));
     }
   }
 
-  // From the record's rows; heads and target are the caller's.
+  // From the record's rows; the target is the caller's.
   [[nodiscard]] kernels::RowMove move_of(const Part& part, const Slice& slice,
                                          std::uint32_t layer) const {
     const Record& record = *slice.item->record;
@@ -135,16 +133,9 @@ class Composer {
     rows.source_codec = record.meta().codec;
     rows.target_codec = cache_.dtype;
     rows.n_tokens = slice.count;
+    rows.n_heads = cache_.shape.n_kv_heads;
     rows.head_dim = part.head_dim;
     return rows;
-  }
-
-  void apply(const Part& part, const Slice& slice, const kernels::RowMove& rows) const {
-    if (part.keys) {
-      kernels::rotate_rows(rows, rotations_.from(slice.slot));
-    } else {
-      kernels::convert_rows(rows);
-    }
   }
 
   std::span<const ComposeItem> items_;
@@ -154,7 +145,7 @@ class Composer {
   CacheTile values_;
   kernels::RotationTile rotations_;
   const std::size_t limit_;
-  std::vector<std::byte> stage_;  // a head of a tile; empty where nothing is staged
+  std::vector<std::byte> stage_;  // [head][token][element]; empty where nothing is staged
   std::vector<Slice> slices_;
   std::size_t n_tokens_ = 0;  // of the tile
   std::size_t item_ = 0;      // what comes next
