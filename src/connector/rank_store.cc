@@ -28,6 +28,10 @@ Status check_options(const RankStoreOptions& options) {
   if (codec_element_bytes(options.codec) == 0) {
     return invalid_argument("codec must be f16, bf16 or f32");
   }
+  if (options.threads < 1 || options.threads > WorkTeam::kMaxThreads) {
+    return invalid_argument(
+        fmt::format("threads must be in 1..{}, not {}", WorkTeam::kMaxThreads, options.threads));
+  }
   if (options.shard_count < 1 || options.shard_index >= options.shard_count) {
     return invalid_argument(fmt::format("shard_index must be in 0..shard_count-1, not {} of {}",
                                         options.shard_index, options.shard_count));
@@ -62,6 +66,9 @@ StatusCode code_of(MissReason reason) {
   return StatusCode::kNotFound;
 }
 
+// Below this, waking threads takes longer than they save.
+constexpr std::uint64_t kTeamBytes = 1U << 20;
+
 Status closed() { return unavailable("the record store is closed"); }
 
 }  // namespace
@@ -76,6 +83,7 @@ RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
     : options_(std::move(options)),
       shape_(shape),
       rope_(std::move(rope)),
+      team_(options_.threads),
       files_(std::move(files)) {}
 
 Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
@@ -198,7 +206,24 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
     request.any_context = !item.context_id.has_value();
     request.context_id = item.context_id.value_or(Hash128{});
   }
-  std::vector<Lease> leases = (*files)->store->acquire(requests);
+  std::vector<Lease> leases(requests.size());
+  std::uint64_t bytes = 0;
+  for (const LoadItem& item : items) {
+    bytes += item.tokens.size() * shape_.n_layers * (shape_.k_elements() + shape_.v_elements()) *
+             codec_element_bytes(options_.codec);
+  }
+  if (bytes < kTeamBytes) {
+    return finish(items, (*files)->store->acquire(requests));
+  }
+  team_.run(requests.size(), [&](std::size_t first, std::size_t count) {
+    std::vector<Lease> some = (*files)->store->acquire(std::span(requests).subspan(first, count));
+    std::move(some.begin(), some.end(), leases.begin() + static_cast<std::ptrdiff_t>(first));
+  });
+  return finish(items, std::move(leases));
+}
+
+PreparedLoad RankStore::finish(std::span<const LoadItem> items, std::vector<Lease> leases) const {
+  PreparedLoad load;
   for (std::size_t i = 0; i < items.size() && load.status_.ok(); ++i) {
     check_lease(items[i], leases[i], &load);
   }
@@ -213,8 +238,7 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   return load;
 }
 
-Status RankStore::check_cache(const KvShape& shape, std::size_t n_rows,
-                              std::size_t n_tokens) const {
+Status RankStore::check_shape(const KvShape& shape) const {
   const KvShape& own = shape_;
   if (!(shape == own)) {
     return invalid_argument(fmt::format(
@@ -222,9 +246,13 @@ Status RankStore::check_cache(const KvShape& shape, std::size_t n_rows,
         shape.n_layers, shape.n_kv_heads, shape.head_dim_k, shape.head_dim_v, own.n_layers,
         own.n_kv_heads, own.head_dim_k, own.head_dim_v));
   }
+  return Status();
+}
+
+Status RankStore::check_rows(std::size_t n_rows, std::size_t n_tokens) const {
   if (n_rows != n_tokens) {
     return invalid_argument(
-        fmt::format("k and v have {} rows for {} tokens; one each is needed", n_rows, n_tokens));
+        fmt::format("there are {} rows for {} tokens; one each is needed", n_rows, n_tokens));
   }
   return Status();
 }
@@ -241,20 +269,97 @@ Status RankStore::compose(std::span<const PreparedLoad* const> loads,
       item.first_position = load->first_positions_[i];
       item.first_row = n_tokens;
       n_tokens += item.record->n_tokens();
-      // A load may come from another store than this one.
-      if (!is_own(item.record->meta())) {
-        return invalid_argument("a load holds a record of another model or shard");
-      }
     }
   }
-  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, n_tokens));
-  return kv_compose(items, *rope_, cache);
+  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
+  INFERSCALE_RETURN_IF_ERROR(check_rows(cache.n_rows, n_tokens));
+  return compose_items(items, cache);
+}
+
+Status RankStore::add_items(const Placement& placement, std::vector<ComposeItem>* items) const {
+  const PreparedLoad& load = *placement.load;
+  INFERSCALE_RETURN_IF_ERROR(load.status());
+  const std::uint64_t end = std::uint64_t{placement.begin} + placement.rows.size();
+  std::uint64_t covered = placement.begin;
+  for (std::size_t i = 0; i < load.leases_.size(); ++i) {
+    const Record* record = load.leases_[i].record();
+    const std::uint64_t first = load.first_positions_[i];
+    const std::uint64_t behind = first + record->n_tokens();
+    if (i > 0 && first != load.first_positions_[i - 1] + load.leases_[i - 1].record()->n_tokens()) {
+      return invalid_argument("the records of a load do not follow one another");
+    }
+    const std::uint64_t from = std::max<std::uint64_t>(first, placement.begin);
+    const std::uint64_t to = std::min(behind, end);
+    if (from >= to) {
+      continue;
+    }
+    ComposeItem& item = items->emplace_back();
+    item.record = record;
+    item.first_position = static_cast<std::uint32_t>(from);
+    item.rows = placement.rows.subspan(from - placement.begin, to - from);
+    item.first_token = static_cast<std::uint32_t>(from - first);
+    item.n_tokens = static_cast<std::uint32_t>(to - from);
+    covered = from == covered ? to : covered;
+  }
+  if (covered != end) {
+    return invalid_argument(fmt::format("the load has no record for position {}", covered));
+  }
+  return Status();
+}
+
+Status RankStore::place(std::span<const Placement> placements, const CacheLayout& cache) const {
+  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
+  std::vector<ComposeItem> items;
+  for (const Placement& placement : placements) {
+    INFERSCALE_RETURN_IF_ERROR(add_items(placement, &items));
+  }
+  return compose_items(items, cache);
+}
+
+Status RankStore::compose_items(std::span<const ComposeItem> items,
+                                const CacheLayout& cache) const {
+  std::uint64_t bytes = 0;
+  for (const ComposeItem& item : items) {
+    // A load may come from another store than this one.
+    if (!is_own(item.record->meta())) {
+      return invalid_argument("a load holds a record of another model or shard");
+    }
+    bytes += item.record->bytes().size();
+  }
+  if (bytes < kTeamBytes) {
+    return kv_compose(items, *rope_, cache);
+  }
+  std::mutex mutex;
+  Status failed;
+  team_.run(shape_.n_layers, [&](std::size_t first, std::size_t count) {
+    const LayerRange layers{static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count)};
+    const Status status = kv_compose(items, *rope_, cache, layers);
+    if (!status.ok()) {
+      const std::lock_guard lock(mutex);
+      failed = status;
+    }
+  });
+  return failed;
 }
 
 Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
                           std::uint32_t first_position, const ConstCacheLayout& cache) {
+  INFERSCALE_RETURN_IF_ERROR(check_rows(cache.n_rows, tokens.size()));
+  return store_rows(meta, tokens, first_position, cache, {});
+}
+
+Status RankStore::capture_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                               std::uint32_t first_position, const ConstCacheLayout& cache,
+                               std::span<const std::uint32_t> rows) {
+  INFERSCALE_RETURN_IF_ERROR(check_rows(rows.size(), tokens.size()));
+  return store_rows(meta, tokens, first_position, cache, rows);
+}
+
+Status RankStore::store_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                             std::uint32_t first_position, const ConstCacheLayout& cache,
+                             std::span<const std::uint32_t> rows) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
-  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, tokens.size()));
+  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
   RecordMeta full;
   full.model_fingerprint = options_.spec.fingerprint;
   full.context_id = meta.context_id;
@@ -268,6 +373,7 @@ Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> toke
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(full, tokens));
   CaptureSource source;
   source.first_position = first_position;
+  source.rows = rows;
   INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
   const Status stored = files->store->put(meta.key, std::move(builder).seal());
   // A disk that fails degrades the store, and `stats` says so; the record is there all the same.

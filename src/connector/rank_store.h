@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "connector/work_team.h"
 #include "inferscale/kv_kernels.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/kv_store.h"
@@ -29,6 +30,7 @@ struct RankStoreOptions {
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   std::uint32_t max_positions = 0;  ///< the longest sequence that the engine serves
+  unsigned threads = 1;             ///< for large loads; 1..16, with the caller's own
 };
 
 /// A record that a request wants, and where its first token stands.
@@ -61,6 +63,14 @@ class PreparedLoad {
   std::size_t tokens_ = 0;
   std::vector<Lease> leases_;
   std::vector<std::uint32_t> first_positions_;
+};
+
+/// Tokens of a request that go into an engine's cache: those that stand at the positions begin,
+/// begin + 1, …, one for each of `rows`, in which they go.
+struct Placement {
+  const PreparedLoad* load = nullptr;
+  std::uint32_t begin = 0;
+  std::span<const std::uint32_t> rows = {};
 };
 
 /// What a captured record says about itself, besides what the store knows.
@@ -109,11 +119,20 @@ class RankStore {
   [[nodiscard]] Status compose(std::span<const PreparedLoad* const> loads,
                                const CacheLayout& cache) const;
 
+  /// Writes tokens of prepared records into rows of an engine's cache, keys rotated to where they
+  /// stand. Errors: kInvalidArgument (shape, rows; a position that no record of the load has, or
+  /// records that do not follow one another; a load that is not ok): nothing is written.
+  [[nodiscard]] Status place(std::span<const Placement> placements, const CacheLayout& cache) const;
+
   /// Reads the rows 0, 1, … of `cache`, which hold `tokens` at first_position and on, takes the
   /// position out of the keys and stores the record. Errors: kInvalidArgument (shape, rows,
   /// positions, meta), kResourceExhausted (no tier has room), kUnavailable (closed).
   [[nodiscard]] Status capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
                                std::uint32_t first_position, const ConstCacheLayout& cache);
+  /// The same from a cache of any size, of whose rows `rows` holds one of each token.
+  [[nodiscard]] Status capture_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                                    std::uint32_t first_position, const ConstCacheLayout& cache,
+                                    std::span<const std::uint32_t> rows);
 
   [[nodiscard]] bool contains(const RecordKey& key) const;
   /// As KvStore's. kUnavailable also when closed.
@@ -140,13 +159,22 @@ class RankStore {
   [[nodiscard]] Result<std::shared_ptr<Files>> files() const;
   [[nodiscard]] bool is_own(const RecordMeta& meta) const;
   void check_lease(const LoadItem& item, const Lease& lease, PreparedLoad* load) const;
-  [[nodiscard]] Status check_cache(const KvShape& shape, std::size_t n_rows,
-                                   std::size_t n_tokens) const;
+  [[nodiscard]] PreparedLoad finish(std::span<const LoadItem> items,
+                                    std::vector<Lease> leases) const;
+  [[nodiscard]] Status store_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                                  std::uint32_t first_position, const ConstCacheLayout& cache,
+                                  std::span<const std::uint32_t> rows);
+  [[nodiscard]] Status check_shape(const KvShape& shape) const;
+  [[nodiscard]] Status check_rows(std::size_t n_rows, std::size_t n_tokens) const;
+  [[nodiscard]] Status add_items(const Placement& placement, std::vector<ComposeItem>* items) const;
+  [[nodiscard]] Status compose_items(std::span<const ComposeItem> items,
+                                     const CacheLayout& cache) const;
   Result<StoreVerdict> read_all(const std::function<void(const RecordKey&, const Record&)>& keep);
 
   const RankStoreOptions options_;
   const KvShape shape_;
   const std::shared_ptr<const RopeTable> rope_;
+  mutable WorkTeam team_;
   mutable std::mutex mutex_;  // of files_ and unreadable_
   std::shared_ptr<Files> files_;
   std::uint64_t unreadable_ = 0;

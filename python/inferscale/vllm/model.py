@@ -14,7 +14,7 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
-CACHE_DTYPES = ("float32", "float16")
+CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Refused(Exception):
@@ -49,7 +49,7 @@ def check_config(vllm_config: Any) -> None:
         ),
         (
             dtype not in CACHE_DTYPES,
-            f"the KV cache is {dtype}; supported are {' and '.join(CACHE_DTYPES)}",
+            f"the KV cache is {dtype}; supported are {', '.join(CACHE_DTYPES)}",
         ),
         (
             getattr(transfer, "kv_load_failure_policy", "fail") != "fail",

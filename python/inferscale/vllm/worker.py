@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -12,13 +15,15 @@ import torch
 
 from inferscale import _core
 from inferscale.vllm import model, probe
-from inferscale.vllm.layout import Reader, Writer, split_slots
+from inferscale.vllm.layout import Reader, Writer, core_slots, split_slots
 from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.rank_channel import RankServer, socket_path
 from inferscale.vllm.settings import Settings
 from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
+
+_MAX_THREADS = 4  # of a load; what it needs is bandwidth, which few threads use up
 
 
 class WorkerSide:
@@ -34,6 +39,7 @@ class WorkerSide:
         self._about: dict[str, Any] = {"ok": False, "reason": "not started"}
         self._writer: Writer | None = None
         self._reader: Reader | None = None
+        self._cache: _core.EngineCache | None = None  # where the core reads and writes it in place
         self._block_size = 1
         self._failed_blocks: set[int] = set()
         self._acks = WorkerAcks()
@@ -71,16 +77,19 @@ class WorkerSide:
         self._shape = whole["shape"] | {"n_kv_heads": heads}  # of this rank
         self._spec = _core.ModelSpec.from_dict(whole)
         self._max_positions = int(self._config.model_config.max_model_len)
-        store = _core.RecordStore(
-            str(self._settings.data_dir / f"rank-{self._rank}"),
-            self._settings.host_budget,
-            self._settings.disk_budget,
-            self._spec,
-            self._settings.store_codec,
-            self._rank,
-            self._n_ranks,
-            self._max_positions,
-        )
+        with _on_all_processors() as processors:
+            self._threads = min(_MAX_THREADS, processors)
+            store = _core.RecordStore(
+                str(self._settings.data_dir / f"rank-{self._rank}"),
+                self._settings.host_budget,
+                self._settings.disk_budget,
+                self._spec,
+                self._settings.store_codec,
+                self._rank,
+                self._n_ranks,
+                self._max_positions,
+                self._threads,
+            )
         self._records = RankRecords(store)
         self._about |= {
             "fingerprint": whole["fingerprint"],
@@ -119,7 +128,22 @@ class WorkerSide:
         probe.check_rotation(
             adapter, rope, self._spec, self._about["shape"], self._max_positions
         )
+        self._cache = self._cache_in_place(tensors, num_blocks)
         self._repeated = probe.RepeatedTokens(self._spec, self._max_positions)
+
+    def _cache_in_place(self, tensors: list[torch.Tensor], num_blocks: int) -> "_core.EngineCache | None":
+        """The cache, where the core was seen to read and write it as the engine does."""
+        try:
+            cache = _core.EngineCache(self._reader.pairs)
+            probe.check_in_place(
+                cache, self._writer, self._reader, tensors, num_blocks, self._block_size,
+                self._spec, self._n_ranks, self._max_positions,
+            )
+        except (model.Refused, NotImplementedError, TypeError, ValueError) as reason:
+            logger.info("InferScale: rank %d: the engine's own writer fills its KV cache: %s", self._rank, reason)
+            return None
+        logger.info("InferScale: rank %d: KV cache in place, %d threads", self._rank, self._threads)
+        return cache
 
     def _handlers(self) -> dict[str, Any]:
         handlers: dict[str, Any] = {"hello": lambda _: self._about}
@@ -154,10 +178,25 @@ class WorkerSide:
         self._load_seconds.append(time.perf_counter() - begun)
 
     def _load(self, jobs: list[LoadJob]) -> None:
+        if self._cache is None:
+            self._load_by_engine(jobs)
+            return
+        store = self._records.store
+        placements = [
+            (
+                store.prepare([_compose_item(item) for item in job.items]), job.begin,
+                core_slots(job.block_ids, job.first_block, job.begin, job.end, self._block_size),
+            )
+            for job in jobs
+        ]
+        store.place(placements, self._cache)
+
+    def _load_by_engine(self, jobs: list[LoadJob]) -> None:
+        """Composes into memory of ours, and writes that with the engine's own writer."""
         items = [item for job in jobs for item in job.items]
         total = sum(len(item.tokens) for item in items)
         keys, values = self._rows(total)
-        self._records.store.compose([_compose_item(item) for item in items], keys.numpy(), values.numpy())
+        self._records.store.compose([_compose_item(item) for item in items], keys, values)
         rows, slots = _placement(jobs, self._block_size)
         whole = len(rows) == total
         slots = slots.to(self._device)
@@ -205,14 +244,18 @@ class WorkerSide:
         end = job.begin + len(job.tokens)
         slots = split_slots(job.block_ids, job.first_block, job.begin, end, self._block_size)
         slots = slots.to(self._device)
+        first, _ = self._reader.read(0, slots)
+        if not self._repeated.agree(job.tokens, job.begin, first.cpu()):
+            return "capture_rotation"
+        if self._cache is not None:
+            rows = slots.numpy().astype(np.uint32)
+            return self._records.capture_rows(
+                job.meta, job.fence, job.tokens, job.begin, self._cache, rows
+            )
         rows = [self._reader.read(layer, slots) for layer in range(self._shape["n_layers"])]
         keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
         values = torch.stack([value for _, value in rows]).cpu().contiguous()
-        if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
-            return "capture_rotation"
-        return self._records.capture(
-            job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
-        )
+        return self._records.capture(job.meta, job.fence, job.tokens, job.begin, keys, values)
 
     # -- what a step gives back ------------------------------------------------------------------
 
@@ -235,6 +278,22 @@ class WorkerSide:
             self._server.close()
         if self._records is not None:
             self._records.close()
+
+
+@contextmanager
+def _on_all_processors() -> Iterator[int]:
+    """Threads that are made meanwhile run on every processor that a thread of this process has: the
+    engine keeps each of its own to one. Gives their number."""
+    own = os.sched_getaffinity(0)
+    every = set(own)
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it may have ended
+            every |= os.sched_getaffinity(int(thread))
+    os.sched_setaffinity(0, every)
+    try:
+        yield len(every)
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _layer_number(name: str) -> tuple[int, str]:
