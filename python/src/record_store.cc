@@ -295,7 +295,7 @@ void bind_record_store(nb::module_& m) {
            nb::sig("def records(self) -> list[tuple[str, str, str, str, "
                    "numpy.typing.NDArray[numpy.int32]]]"),
            "(key, scope_hash, context kind, context_id, tokens) of every record of this model and "
-           "shard; reads all of them.")
+           "shard; keys and values are not read.")
       .def(
           "contains",
           [](const RankStore& self, nb::handle key) { return self.contains(to_key("key", key)); },

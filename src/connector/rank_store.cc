@@ -66,9 +66,6 @@ StatusCode code_of(MissReason reason) {
   return StatusCode::kNotFound;
 }
 
-// Below this, waking threads takes longer than they save.
-constexpr std::uint64_t kTeamBytes = 1U << 20;
-
 Status closed() { return unavailable("the record store is closed"); }
 
 }  // namespace
@@ -127,6 +124,7 @@ bool RankStore::is_own(const RecordMeta& meta) const {
 }
 
 Result<StoreVerdict> RankStore::read_all(
+    const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
     const std::function<void(const RecordKey&, const Record&)>& keep) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   std::vector<RecordKey> keys = files->store->keys();
@@ -134,7 +132,7 @@ Result<StoreVerdict> RankStore::read_all(
   StoreVerdict verdict;
   std::uint64_t unreadable = 0;
   for (const RecordKey& key : keys) {
-    const Result<std::shared_ptr<const Record>> record = files->store->inspect(key);
+    const Result<std::shared_ptr<const Record>> record = read(*files->store, key);
     if (!record.ok()) {
       ++unreadable;
       if (record.status().code() == StatusCode::kDataLoss) {
@@ -155,16 +153,19 @@ Result<StoreVerdict> RankStore::read_all(
 
 Result<std::vector<StoredRecord>> RankStore::records() {
   std::vector<StoredRecord> all;
-  const Result<StoreVerdict> verdict = read_all([&](const RecordKey& key, const Record& record) {
-    const auto tokens = record.token_ids();
-    all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
-  });
+  const Result<StoreVerdict> verdict =
+      read_all([](KvStore& store, const RecordKey& key) { return store.describe(key); },
+               [&](const RecordKey& key, const Record& record) {
+                 const auto tokens = record.token_ids();
+                 all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
+               });
   INFERSCALE_RETURN_IF_ERROR(verdict.status());
   return all;
 }
 
 Result<StoreVerdict> RankStore::verify() {
-  return read_all([](const RecordKey&, const Record&) {});
+  return read_all([](KvStore& store, const RecordKey& key) { return store.inspect(key); },
+                  [](const RecordKey&, const Record&) {});
 }
 
 std::uint64_t RankStore::unreadable() const {
@@ -255,91 +256,6 @@ Status RankStore::check_rows(std::size_t n_rows, std::size_t n_tokens) const {
         fmt::format("there are {} rows for {} tokens; one each is needed", n_rows, n_tokens));
   }
   return Status();
-}
-
-Status RankStore::compose(std::span<const PreparedLoad* const> loads,
-                          const CacheLayout& cache) const {
-  std::vector<ComposeItem> items;
-  std::size_t n_tokens = 0;
-  for (const PreparedLoad* load : loads) {
-    INFERSCALE_RETURN_IF_ERROR(load->status());
-    for (std::size_t i = 0; i < load->leases_.size(); ++i) {
-      ComposeItem& item = items.emplace_back();
-      item.record = load->leases_[i].record();
-      item.first_position = load->first_positions_[i];
-      item.first_row = n_tokens;
-      n_tokens += item.record->n_tokens();
-    }
-  }
-  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
-  INFERSCALE_RETURN_IF_ERROR(check_rows(cache.n_rows, n_tokens));
-  return compose_items(items, cache);
-}
-
-Status RankStore::add_items(const Placement& placement, std::vector<ComposeItem>* items) const {
-  const PreparedLoad& load = *placement.load;
-  INFERSCALE_RETURN_IF_ERROR(load.status());
-  const std::uint64_t end = std::uint64_t{placement.begin} + placement.rows.size();
-  std::uint64_t covered = placement.begin;
-  for (std::size_t i = 0; i < load.leases_.size(); ++i) {
-    const Record* record = load.leases_[i].record();
-    const std::uint64_t first = load.first_positions_[i];
-    const std::uint64_t behind = first + record->n_tokens();
-    if (i > 0 && first != load.first_positions_[i - 1] + load.leases_[i - 1].record()->n_tokens()) {
-      return invalid_argument("the records of a load do not follow one another");
-    }
-    const std::uint64_t from = std::max<std::uint64_t>(first, placement.begin);
-    const std::uint64_t to = std::min(behind, end);
-    if (from >= to) {
-      continue;
-    }
-    ComposeItem& item = items->emplace_back();
-    item.record = record;
-    item.first_position = static_cast<std::uint32_t>(from);
-    item.rows = placement.rows.subspan(from - placement.begin, to - from);
-    item.first_token = static_cast<std::uint32_t>(from - first);
-    item.n_tokens = static_cast<std::uint32_t>(to - from);
-    covered = from == covered ? to : covered;
-  }
-  if (covered != end) {
-    return invalid_argument(fmt::format("the load has no record for position {}", covered));
-  }
-  return Status();
-}
-
-Status RankStore::place(std::span<const Placement> placements, const CacheLayout& cache) const {
-  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
-  std::vector<ComposeItem> items;
-  for (const Placement& placement : placements) {
-    INFERSCALE_RETURN_IF_ERROR(add_items(placement, &items));
-  }
-  return compose_items(items, cache);
-}
-
-Status RankStore::compose_items(std::span<const ComposeItem> items,
-                                const CacheLayout& cache) const {
-  std::uint64_t bytes = 0;
-  for (const ComposeItem& item : items) {
-    // A load may come from another store than this one.
-    if (!is_own(item.record->meta())) {
-      return invalid_argument("a load holds a record of another model or shard");
-    }
-    bytes += item.record->bytes().size();
-  }
-  if (bytes < kTeamBytes) {
-    return kv_compose(items, *rope_, cache);
-  }
-  std::mutex mutex;
-  Status failed;
-  team_.run(shape_.n_layers, [&](std::size_t first, std::size_t count) {
-    const LayerRange layers{static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count)};
-    const Status status = kv_compose(items, *rope_, cache, layers);
-    if (!status.ok()) {
-      const std::lock_guard lock(mutex);
-      failed = status;
-    }
-  });
-  return failed;
 }
 
 Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> tokens,

@@ -104,8 +104,9 @@ class RankStore {
   /// kUnavailable, kResourceExhausted (memory).
   [[nodiscard]] static Result<std::unique_ptr<RankStore>> open(RankStoreOptions options);
 
-  /// Every record of this model and shard, in the order of their keys; reads all of them. What is
-  /// damaged is dropped and counted (`unreadable`). Errors: kUnavailable (closed).
+  /// Every record of this model and shard, in the order of their keys. Reads headers and token ids;
+  /// keys and values are verified when they are first used. What is damaged in what it reads is
+  /// dropped and counted (`unreadable`). Errors: kUnavailable (closed).
   [[nodiscard]] Result<std::vector<StoredRecord>> records();
   /// Records that `records` or `verify` could not read since the store was opened.
   [[nodiscard]] std::uint64_t unreadable() const;
@@ -152,6 +153,9 @@ class RankStore {
   [[nodiscard]] const RopeTable& rope() const { return *rope_; }
 
  private:
+  /// Of records; for fewer, waking threads takes longer than they save.
+  static constexpr std::uint64_t kTeamBytes = 1U << 20;
+
   struct Files;  // the store and the lock on its directory, in the order in which they end
 
   RankStore(RankStoreOptions options, const KvShape& shape, std::shared_ptr<const RopeTable> rope,
@@ -169,7 +173,9 @@ class RankStore {
   [[nodiscard]] Status add_items(const Placement& placement, std::vector<ComposeItem>* items) const;
   [[nodiscard]] Status compose_items(std::span<const ComposeItem> items,
                                      const CacheLayout& cache) const;
-  Result<StoreVerdict> read_all(const std::function<void(const RecordKey&, const Record&)>& keep);
+  Result<StoreVerdict> read_all(
+      const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
+      const std::function<void(const RecordKey&, const Record&)>& keep);
 
   const RankStoreOptions options_;
   const KvShape shape_;

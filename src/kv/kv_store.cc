@@ -56,6 +56,7 @@ class TieredKvStore final : public KvStore {
   Status put(const RecordKey& key, RecordPtr record) override;
   bool contains(const RecordKey& key) const override;
   Result<RecordPtr> inspect(const RecordKey& key) override;
+  Result<RecordPtr> describe(const RecordKey& key) override;
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
   std::vector<RecordKey> keys() const override;
@@ -267,6 +268,19 @@ Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
     found = record != nullptr ? std::move(record) : std::move(found);
   }
   return found;
+}
+
+Result<RecordPtr> TieredKvStore::describe(const RecordKey& key) {
+  for (Tier* tier : {host_.get(), disk_.get()}) {
+    if (tier == nullptr || !tier->contains(key)) {
+      continue;
+    }
+    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->describe(key));
+    if (record != nullptr) {
+      return record;
+    }
+  }
+  return RecordPtr();
 }
 
 Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {
