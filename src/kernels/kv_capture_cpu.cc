@@ -22,7 +22,7 @@ class Capturer {
         element_(codec_element_bytes(cache.dtype)),
         keys_(cache.k_strides, cache.rows_per_block, element_),
         values_(cache.v_strides, cache.rows_per_block, element_),
-        rotations_(table, kernels::RotationTile::Direction::kInverse),
+        rotations_(table, kernels::RotationTile::Direction::kInverse, kernels::RotationTile::kNear),
         limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
     if (keys_.staged() || values_.staged()) {
       stage_.resize(limit_ * std::max(cache.shape.k_elements(), cache.shape.v_elements()) *
@@ -62,7 +62,7 @@ class Capturer {
     if (tile.staged()) {
       const std::size_t head_bytes = head_dim * element_;
       for (std::size_t head = 0; head < rows.n_heads; ++head) {
-        kernels::gather_cells(tile.cells(cache, head), count_, head_dim, element_,
+        kernels::gather_cells(tile.cells(cache, head, 0), count_, head_dim, element_,
                               stage_.data() + head * count_ * head_bytes);
       }
       rows.source.base = stage_.data();
