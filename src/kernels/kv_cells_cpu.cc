@@ -26,7 +26,7 @@ HWY_INLINE hn::Vec<D> load_bits(D d, const std::byte* from) {
 }
 
 template <class D>
-HWY_INLINE void store_bits(D d, hn::Vec<D> value, std::byte* to) {
+HWY_INLINE void store_bits(D /* tag */, hn::Vec<D> value, std::byte* to) {
   const hn::Repartition<std::uint8_t, D> du8;
   hn::StoreU(hn::BitCast(du8, value), du8, reinterpret_cast<std::uint8_t*>(to));
 }

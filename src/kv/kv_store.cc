@@ -271,16 +271,9 @@ Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
 }
 
 Result<RecordPtr> TieredKvStore::describe(const RecordKey& key) {
-  for (Tier* tier : {host_.get(), disk_.get()}) {
-    if (tier == nullptr || !tier->contains(key)) {
-      continue;
-    }
-    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->describe(key));
-    if (record != nullptr) {
-      return record;
-    }
-  }
-  return RecordPtr();
+  Result<RecordPtr> in_host = host_->describe(key);
+  const bool answered = !in_host.ok() || *in_host != nullptr;
+  return answered || disk_ == nullptr ? std::move(in_host) : disk_->describe(key);
 }
 
 Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {
