@@ -69,7 +69,8 @@ def main():
         for to, array in zip(target, source):
             np.copyto(to, array)
 
-    results = {"tokens": options.tokens, "threads": options.threads, "bytes": 2 * source[0].nbytes, "memcpy": milliseconds(copy, options.runs)}
+    results = {"tokens": options.tokens, "threads": options.threads, "bytes": 2 * source[0].nbytes,
+               "memcpy": milliseconds(copy, options.runs)}
     slots = np.arange(14, 14 + options.tokens, dtype=np.uint32)
     for codec, dtype in (("f32", np.float32), ("f16", np.float16)):
         store, items = filled_store(codec, *source, options.threads)
