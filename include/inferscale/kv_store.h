@@ -155,6 +155,11 @@ class INFERSCALE_API KvStore {
   /// moves it up nor counts a miss: for checking a store. Errors: kDataLoss (a copy was damaged and
   /// is dropped), kUnavailable.
   [[nodiscard]] virtual Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) = 0;
+  /// What the record under this key says of itself, without its keys and values: meta and token ids
+  /// are verified, nothing else is read. For listing a store. Null and errors: as `inspect`.
+  [[nodiscard]] virtual Result<std::shared_ptr<const Record>> describe(const RecordKey& key) {
+    return inspect(key);
+  }
   /// Removes records: at once for new leases; memory and files are zeroed (leased memory when
   /// released). Errors: kUnavailable when a file could not be wiped (the record is unusable all the
   /// same).

@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -26,8 +27,8 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
                                 std::uint64_t disk_budget, const ModelSpec& spec,
                                 const std::string& codec, std::uint32_t shard_index,
                                 std::uint32_t shard_count, std::uint32_t max_positions,
-                                const std::string& device, std::uint64_t gpu_budget,
-                                std::uint64_t pinned_budget) {
+                                unsigned threads, const std::string& device,
+                                std::uint64_t gpu_budget, std::uint64_t pinned_budget) {
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
@@ -40,6 +41,7 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
   options.gpu_budget_bytes = gpu_budget;
   options.pinned_budget_bytes = pinned_budget;
   set_device(device, &options);
+  options.threads = threads;
   return take(unlocked([&] { return RankStore::open(std::move(options)); }));
 }
 
@@ -87,6 +89,30 @@ void compose(RankStore& store, nb::handle loads, const nb::ndarray<>& k, const n
   check(unlocked([&] { return store.compose(prepared, cache); }));
 }
 
+using Slots = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+
+std::span<const std::uint32_t> to_slots(const Slots& slots) {
+  return {slots.data(), slots.shape(0)};
+}
+
+void place(RankStore& store, nb::handle placements, const EngineCache& cache) {
+  std::vector<Placement> wanted;
+  std::vector<nb::object> kept;
+  for (const nb::object& placement : to_items("placements", placements)) {
+    const std::vector<nb::object> parts = to_items("placement", placement);
+    Slots slots;
+    if (parts.size() != 3 || !nb::isinstance<PreparedLoad>(parts[0]) ||
+        !nb::try_cast<Slots>(parts[2], slots, false)) {
+      throw nb::type_error("a placement is (prepared load, begin, slots as a uint32 array)");
+    }
+    wanted.push_back({nb::cast<const PreparedLoad*>(parts[0]),
+                      static_cast<std::uint32_t>(to_number("begin", parts[1], kMaxU32)),
+                      to_slots(slots)});
+    kept.insert(kept.end(), parts.begin(), parts.end());
+  }
+  check(unlocked([&] { return store.place(wanted, cache.writable()); }));
+}
+
 std::string capture(RankStore& store, const nb::dict& meta, nb::handle tokens,
                     std::uint32_t first_position, const nb::ndarray<nb::ro>& k,
                     const nb::ndarray<nb::ro>& v) {
@@ -94,6 +120,17 @@ std::string capture(RankStore& store, const nb::dict& meta, nb::handle tokens,
   const std::vector<TokenId> ids = to_tokens("tokens", tokens);
   const ConstCacheLayout cache = readable_cache(k, v);
   check(unlocked([&] { return store.capture(about, ids, first_position, cache); }));
+  return about.key.value.to_hex();
+}
+
+std::string capture_rows(RankStore& store, const nb::dict& meta, nb::handle tokens,
+                         std::uint32_t first_position, const EngineCache& cache,
+                         const Slots& slots) {
+  const CaptureMeta about = to_capture_meta(meta);
+  const std::vector<TokenId> ids = to_tokens("tokens", tokens);
+  check(unlocked([&] {
+    return store.capture_rows(about, ids, first_position, cache.readable(), to_slots(slots));
+  }));
   return about.key.value.to_hex();
 }
 
@@ -195,7 +232,19 @@ void bind_transfers(nb::class_<RankStore>& store) {
                    "typing.Any, v: typing.Any) -> str"),
            "Stores the rows k and v [layers, tokens, heads, head_dim] of tokens that stand at "
            "first_position and on. `meta`: key, scope_hash, context_id, context_kind, "
-           "context_tokens. Returns the key.");
+           "context_tokens. Returns the key.")
+      .def("place", &place, nb::arg("placements"), nb::arg("cache"),
+           nb::sig("def place(self, placements: list[tuple[PreparedLoad, int, "
+                   "numpy.typing.NDArray[numpy.uint32]]], cache: EngineCache) -> None"),
+           "Writes tokens of prepared records into an engine's cache: of each (load, begin, slots) "
+           "those at the positions begin, begin + 1, ..., one for each slot. A slot is block * "
+           "tokens of a block + token. ValueError: nothing is written.")
+      .def("capture_rows", &capture_rows, nb::arg("meta"), nb::arg("tokens"),
+           nb::arg("first_position"), nb::arg("cache"), nb::arg("slots").noconvert(),
+           nb::sig("def capture_rows(self, meta: dict[str, str | int], tokens: "
+                   "numpy.typing.NDArray[numpy.int32] | list[int], first_position: int, cache: "
+                   "EngineCache, slots: numpy.typing.NDArray[numpy.uint32]) -> str"),
+           "As capture, from the slots of an engine's cache.");
 }
 
 }  // namespace
@@ -235,6 +284,14 @@ CaptureMeta to_capture_meta(const nb::dict& meta) {
 }
 
 void bind_record_store(nb::module_& m) {
+  nb::class_<EngineCache>(
+      m, "EngineCache",
+      "An engine's KV cache: of each layer keys and values [blocks, tokens of a "
+      "block, heads, head_dim], views of the engine's own memory, which must "
+      "stay. Raises ValueError unless they lie alike in every layer.")
+      .def(nb::init<const std::vector<std::pair<nb::ndarray<>, nb::ndarray<>>>&>(),
+           nb::arg("layers"),
+           nb::sig("def __init__(self, layers: list[tuple[typing.Any, typing.Any]]) -> None"));
   nb::class_<PreparedLoad>(m, "PreparedLoad", "Records that are leased while this lives.")
       .def_prop_ro("tokens", &PreparedLoad::tokens);
   nb::class_<RankStore> store(m, "RecordStore",
@@ -242,8 +299,9 @@ void bind_record_store(nb::module_& m) {
   store
       .def(nb::new_(&open), nb::arg("directory"), nb::arg("host_budget"), nb::arg("disk_budget"),
            nb::arg("spec"), nb::arg("codec"), nb::arg("shard_index"), nb::arg("shard_count"),
-           nb::arg("max_positions"), nb::arg("device") = "", nb::arg("gpu_budget") = 0,
-           nb::arg("pinned_budget") = 0,
+           nb::arg("max_positions"), nb::arg("threads") = 1, nb::arg("device") = "",
+           nb::arg("gpu_budget") = 0, nb::arg("pinned_budget") = 0,
+           "`threads`: for large loads, with the caller's own. "
            "`device`: what holds the engine's cache and is to hold records: \"\" none, \"cuda:N\", "
            "or \"plain\" (plain memory, for tests), with budgets in bytes of its own memory and of "
            "pinned memory of the host.")
@@ -251,7 +309,7 @@ void bind_record_store(nb::module_& m) {
            nb::sig("def records(self) -> list[tuple[str, str, str, str, "
                    "numpy.typing.NDArray[numpy.int32]]]"),
            "(key, scope_hash, context kind, context_id, tokens) of every record of this model and "
-           "shard; reads all of them.")
+           "shard; keys and values are not read.")
       .def(
           "contains",
           [](const RankStore& self, nb::handle key) { return self.contains(to_key("key", key)); },

@@ -30,6 +30,10 @@ Status check_options(const RankStoreOptions& options) {
   if (codec_element_bytes(options.codec) == 0) {
     return invalid_argument("codec must be f16, bf16 or f32");
   }
+  if (options.threads < 1 || options.threads > WorkTeam::kMaxThreads) {
+    return invalid_argument(
+        fmt::format("threads must be in 1..{}, not {}", WorkTeam::kMaxThreads, options.threads));
+  }
   if (options.shard_count < 1 || options.shard_index >= options.shard_count) {
     return invalid_argument(fmt::format("shard_index must be in 0..shard_count-1, not {} of {}",
                                         options.shard_index, options.shard_count));
@@ -76,6 +80,7 @@ RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
     : options_(std::move(options)),
       shape_(shape),
       rope_(std::move(rope)),
+      team_(options_.threads),
       files_(std::move(files)) {}
 
 Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
@@ -127,6 +132,7 @@ bool RankStore::is_own(const RecordMeta& meta) const {
 }
 
 Result<StoreVerdict> RankStore::read_all(
+    const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
     const std::function<void(const RecordKey&, const Record&)>& keep) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   std::vector<RecordKey> keys = files->store->keys();
@@ -134,7 +140,7 @@ Result<StoreVerdict> RankStore::read_all(
   StoreVerdict verdict;
   std::uint64_t unreadable = 0;
   for (const RecordKey& key : keys) {
-    const Result<std::shared_ptr<const Record>> record = files->store->inspect(key);
+    const Result<std::shared_ptr<const Record>> record = read(*files->store, key);
     if (!record.ok()) {
       ++unreadable;
       if (record.status().code() == StatusCode::kDataLoss) {
@@ -155,16 +161,19 @@ Result<StoreVerdict> RankStore::read_all(
 
 Result<std::vector<StoredRecord>> RankStore::records() {
   std::vector<StoredRecord> all;
-  const Result<StoreVerdict> verdict = read_all([&](const RecordKey& key, const Record& record) {
-    const auto tokens = record.token_ids();
-    all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
-  });
+  const Result<StoreVerdict> verdict =
+      read_all([](KvStore& store, const RecordKey& key) { return store.describe(key); },
+               [&](const RecordKey& key, const Record& record) {
+                 const auto tokens = record.token_ids();
+                 all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
+               });
   INFERSCALE_RETURN_IF_ERROR(verdict.status());
   return all;
 }
 
 Result<StoreVerdict> RankStore::verify() {
-  return read_all([](const RecordKey&, const Record&) {});
+  return read_all([](KvStore& store, const RecordKey& key) { return store.inspect(key); },
+                  [](const RecordKey&, const Record&) {});
 }
 
 std::uint64_t RankStore::unreadable() const {
@@ -222,6 +231,25 @@ Status RankStore::read_parts(std::span<const LoadItem> items, bool on_device, Pr
   return Status();
 }
 
+// The records of a large load are verified by several threads.
+std::vector<Lease> RankStore::acquire_records(KvStore& store, std::span<const LoadItem> items,
+                                              std::span<const RecordRequest> requests) const {
+  std::uint64_t bytes = 0;
+  for (const LoadItem& item : items) {
+    bytes += item.tokens.size() * shape_.n_layers * (shape_.k_elements() + shape_.v_elements()) *
+             codec_element_bytes(options_.codec);
+  }
+  if (bytes < kTeamBytes) {
+    return store.acquire(requests);
+  }
+  std::vector<Lease> leases(requests.size());
+  team_.run(requests.size(), [&](std::size_t first, std::size_t count) {
+    std::vector<Lease> some = store.acquire(requests.subspan(first, count));
+    std::move(some.begin(), some.end(), leases.begin() + static_cast<std::ptrdiff_t>(first));
+  });
+  return leases;
+}
+
 PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   PreparedLoad load;
   const Result<std::shared_ptr<Files>> files = this->files();
@@ -235,7 +263,7 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   if ((*files)->device != nullptr) {
     pages = (*files)->device->acquire_pages(requests);
   } else {
-    leases = (*files)->store->acquire(requests);
+    leases = acquire_records(*(*files)->store, items, requests);
   }
   for (std::size_t i = 0; i < items.size() && load.status_.ok(); ++i) {
     if (!pages.empty()) {
@@ -258,8 +286,7 @@ PreparedLoad RankStore::prepare(std::span<const LoadItem> items) {
   return load;
 }
 
-Status RankStore::check_cache(const KvShape& shape, std::size_t n_rows,
-                              std::size_t n_tokens) const {
+Status RankStore::check_shape(const KvShape& shape) const {
   const KvShape& own = shape_;
   if (!(shape == own)) {
     return invalid_argument(fmt::format(
@@ -267,45 +294,39 @@ Status RankStore::check_cache(const KvShape& shape, std::size_t n_rows,
         shape.n_layers, shape.n_kv_heads, shape.head_dim_k, shape.head_dim_v, own.n_layers,
         own.n_kv_heads, own.head_dim_k, own.head_dim_v));
   }
+  return Status();
+}
+
+Status RankStore::check_rows(std::size_t n_rows, std::size_t n_tokens) const {
   if (n_rows != n_tokens) {
     return invalid_argument(
-        fmt::format("k and v have {} rows for {} tokens; one each is needed", n_rows, n_tokens));
+        fmt::format("there are {} rows for {} tokens; one each is needed", n_rows, n_tokens));
   }
   return Status();
 }
 
-Status RankStore::compose(std::span<const PreparedLoad* const> loads,
-                          const CacheLayout& cache) const {
-  std::vector<ComposeItem> items;
-  std::size_t n_tokens = 0;
-  for (const PreparedLoad* load : loads) {
-    INFERSCALE_RETURN_IF_ERROR(load->status());
-    if (!load->pages_.empty()) {
-      return invalid_argument("a load is for a device's cache, not for rows of the host");
-    }
-    for (std::size_t i = 0; i < load->leases_.size(); ++i) {
-      ComposeItem& item = items.emplace_back();
-      item.record = load->leases_[i].record();
-      item.first_position = load->parts_[i].first_position;
-      item.first_row = n_tokens;
-      n_tokens += item.record->n_tokens();
-      // A load may come from another store than this one.
-      if (!is_own(item.record->meta())) {
-        return invalid_argument("a load holds a record of another model or shard");
-      }
-    }
-  }
-  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, n_tokens));
-  return kv_compose(items, *rope_, cache);
-}
-
 Status RankStore::capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
                           std::uint32_t first_position, const ConstCacheLayout& cache) {
+  INFERSCALE_RETURN_IF_ERROR(check_rows(cache.n_rows, tokens.size()));
+  return store_rows(meta, tokens, first_position, cache, {});
+}
+
+Status RankStore::capture_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                               std::uint32_t first_position, const ConstCacheLayout& cache,
+                               std::span<const std::uint32_t> rows) {
+  INFERSCALE_RETURN_IF_ERROR(check_rows(rows.size(), tokens.size()));
+  return store_rows(meta, tokens, first_position, cache, rows);
+}
+
+Status RankStore::store_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                             std::uint32_t first_position, const ConstCacheLayout& cache,
+                             std::span<const std::uint32_t> rows) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
-  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, tokens.size()));
+  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta_of(meta), tokens));
   CaptureSource source;
   source.first_position = first_position;
+  source.rows = rows;
   INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
   return keep(*files, meta.key, std::move(builder));
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "connector/work_team.h"
 #include "inferscale/kv_kernels.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/kv_store.h"
@@ -32,6 +33,7 @@ struct RankStoreOptions {
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   std::uint32_t max_positions = 0;  ///< the longest sequence that the engine serves
+  unsigned threads = 1;             ///< for large loads; 1..16, with the caller's own
 
   /// Makes the device whose memory holds the engine's cache, and is to hold records; none: records
   /// are composed from memory of the host into memory of the host.
@@ -86,6 +88,14 @@ class PreparedLoad {
     std::uint32_t n_tokens = 0;
   };
   std::vector<Part> parts_;
+};
+
+/// Tokens of a request that go into an engine's cache: those that stand at the positions begin,
+/// begin + 1, …, one for each of `rows`, in which they go.
+struct Placement {
+  const PreparedLoad* load = nullptr;
+  std::uint32_t begin = 0;
+  std::span<const std::uint32_t> rows = {};
 };
 
 /// What a captured record says about itself, besides what the store knows.
@@ -155,8 +165,9 @@ class RankStore {
   /// kUnavailable, kResourceExhausted (memory), kUnsupported (the device).
   [[nodiscard]] static Result<std::unique_ptr<RankStore>> open(RankStoreOptions options);
 
-  /// Every record of this model and shard, in the order of their keys; reads all of them. What is
-  /// damaged is dropped and counted (`unreadable`). Errors: kUnavailable (closed).
+  /// Every record of this model and shard, in the order of their keys. Reads headers and token ids;
+  /// keys and values are verified when they are first used. What is damaged in what it reads is
+  /// dropped and counted (`unreadable`). Errors: kUnavailable (closed).
   [[nodiscard]] Result<std::vector<StoredRecord>> records();
   /// Records that `records` or `verify` could not read since the store was opened.
   [[nodiscard]] std::uint64_t unreadable() const;
@@ -170,11 +181,20 @@ class RankStore {
   [[nodiscard]] Status compose(std::span<const PreparedLoad* const> loads,
                                const CacheLayout& cache) const;
 
+  /// Writes tokens of prepared records into rows of an engine's cache, keys rotated to where they
+  /// stand. Errors: kInvalidArgument (shape, rows; a position that no record of the load has, or
+  /// records that do not follow one another; a load that is not ok): nothing is written.
+  [[nodiscard]] Status place(std::span<const Placement> placements, const CacheLayout& cache) const;
+
   /// Reads the rows 0, 1, … of `cache`, which hold `tokens` at first_position and on, takes the
   /// position out of the keys and stores the record. Errors: kInvalidArgument (shape, rows,
   /// positions, meta), kResourceExhausted (no tier has room), kUnavailable (closed).
   [[nodiscard]] Status capture(const CaptureMeta& meta, std::span<const TokenId> tokens,
                                std::uint32_t first_position, const ConstCacheLayout& cache);
+  /// The same from a cache of any size, of whose rows `rows` holds one of each token.
+  [[nodiscard]] Status capture_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                                    std::uint32_t first_position, const ConstCacheLayout& cache,
+                                    std::span<const std::uint32_t> rows);
 
   // With a device. A stream is the engine's own handle.
 
@@ -240,6 +260,9 @@ class RankStore {
   [[nodiscard]] const RopeTable& rope() const { return *rope_; }
 
  private:
+  /// Of records; for fewer, waking threads takes longer than they save.
+  static constexpr std::uint64_t kTeamBytes = 1U << 20;
+
   struct Files;  // the store and the lock on its directory, in the order in which they end
   struct Bound;  // a cache and the kernels that work on it
 
@@ -258,13 +281,25 @@ class RankStore {
   [[nodiscard]] RecordMeta meta_of(const CaptureMeta& meta) const;
   [[nodiscard]] static Status keep(Files& files, const RecordKey& key, RecordBuilder builder);
   [[nodiscard]] Result<std::shared_ptr<Bound>> bound() const;
-  [[nodiscard]] Status check_cache(const KvShape& shape, std::size_t n_rows,
-                                   std::size_t n_tokens) const;
-  Result<StoreVerdict> read_all(const std::function<void(const RecordKey&, const Record&)>& keep);
+  [[nodiscard]] std::vector<Lease> acquire_records(KvStore& store, std::span<const LoadItem> items,
+                                                   std::span<const RecordRequest> requests) const;
+  [[nodiscard]] Status store_rows(const CaptureMeta& meta, std::span<const TokenId> tokens,
+                                  std::uint32_t first_position, const ConstCacheLayout& cache,
+                                  std::span<const std::uint32_t> rows);
+  [[nodiscard]] static Status check_for_host(const PreparedLoad& load);
+  [[nodiscard]] Status check_shape(const KvShape& shape) const;
+  [[nodiscard]] Status check_rows(std::size_t n_rows, std::size_t n_tokens) const;
+  [[nodiscard]] Status add_items(const Placement& placement, std::vector<ComposeItem>* items) const;
+  [[nodiscard]] Status compose_items(std::span<const ComposeItem> items,
+                                     const CacheLayout& cache) const;
+  Result<StoreVerdict> read_all(
+      const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
+      const std::function<void(const RecordKey&, const Record&)>& keep);
 
   const RankStoreOptions options_;
   const KvShape shape_;
   const std::shared_ptr<const RopeTable> rope_;
+  mutable WorkTeam team_;
   mutable std::mutex mutex_;  // of files_, bound_ and unreadable_
   std::shared_ptr<Files> files_;
   std::shared_ptr<Bound> bound_;

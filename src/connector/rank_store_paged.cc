@@ -56,7 +56,7 @@ Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens,
   if (files->device == nullptr) {
     return invalid_argument("this store was opened without a device");
   }
-  INFERSCALE_RETURN_IF_ERROR(check_cache(cache.shape, cache.n_rows, cache.n_rows));
+  INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
   DeviceBackend& device = files->device->device();
   auto bound = std::make_shared<Bound>();
   bound->where.table = rope_;

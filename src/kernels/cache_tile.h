@@ -24,7 +24,7 @@ struct CacheRows {
   }
 };
 
-/// Keys, or values, of the tokens of a tile in an engine's cache: the same places in every layer.
+/// Keys, or values, of some tokens in an engine's cache: the same places in every layer.
 class CacheTile {
  public:
   CacheTile(const CacheStrides& strides, std::size_t rows_per_block, std::size_t element_bytes)
@@ -52,10 +52,10 @@ class CacheTile {
     }
     return view;
   }
-  /// One head of all tokens.
+  /// One head of the tokens from `slot` on.
   template <typename Byte>
-  [[nodiscard]] CellsView<Byte> cells(Byte* layer, std::size_t head) const {
-    return {layer + head * strides_.head, strides_.element, offsets_.data()};
+  [[nodiscard]] CellsView<Byte> cells(Byte* layer, std::size_t head, std::size_t slot) const {
+    return {layer + head * strides_.head, strides_.element, offsets_.data() + slot};
   }
 
  private:

@@ -157,7 +157,7 @@ HWY_INLINE hn::Vec<DF> load_lanes(Bf16 /* element */, DF df, const std::byte* fr
 
 // The same steps as bf16_from_float.
 template <class DF>
-HWY_INLINE void store_lanes(Bf16 /* element */, DF df, hn::Vec<DF> value, std::byte* to) {
+HWY_INLINE void store_lanes(Bf16 /* element */, DF /* tag */, hn::Vec<DF> value, std::byte* to) {
   const hn::RebindToUnsigned<DF> du;
   const hn::RebindToSigned<DF> di;
   const hn::Rebind<std::uint16_t, DF> du16;

@@ -11,7 +11,7 @@ namespace inferscale {
 namespace {
 
 // Moves rows of a cache into a record, a tile of tokens at a time. Where the elements of a head are
-// apart, a head of the tile is packed into `stage_` first.
+// apart, the tile is packed into `stage_` first, head by head.
 class Capturer {
  public:
   Capturer(const ConstCacheLayout& cache, const CaptureSource& source, const RopeTable& table,
@@ -22,10 +22,11 @@ class Capturer {
         element_(codec_element_bytes(cache.dtype)),
         keys_(cache.k_strides, cache.rows_per_block, element_),
         values_(cache.v_strides, cache.rows_per_block, element_),
-        rotations_(table, kernels::RotationTile::Direction::kInverse),
+        rotations_(table, kernels::RotationTile::Direction::kInverse, kernels::RotationTile::kNear),
         limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
     if (keys_.staged() || values_.staged()) {
-      stage_.resize(limit_ * std::max(cache.shape.head_dim_k, cache.shape.head_dim_v) * element_);
+      stage_.resize(limit_ * std::max(cache.shape.k_elements(), cache.shape.v_elements()) *
+                    element_);
     }
   }
 
@@ -58,23 +59,18 @@ class Capturer {
     rows.head_dim = head_dim;
     rows.target = kernels::packed_rows(layer, first_, rows.n_heads,
                                        head_dim * codec_element_bytes(rows.target_codec));
-    if (!tile.staged()) {
+    if (tile.staged()) {
+      const std::size_t head_bytes = head_dim * element_;
+      for (std::size_t head = 0; head < rows.n_heads; ++head) {
+        kernels::gather_cells(tile.cells(cache, head, 0), count_, head_dim, element_,
+                              stage_.data() + head * count_ * head_bytes);
+      }
+      rows.source.base = stage_.data();
+      rows.source.row_stride = head_bytes;
+      rows.source.head_stride = count_ * head_bytes;
+    } else {
       rows.source = tile.rows(cache, 0, count_);
-      return apply(keys, rows);
     }
-    const std::size_t heads = rows.n_heads;
-    rows.n_heads = 1;
-    rows.source.base = stage_.data();
-    rows.source.row_stride = head_dim * element_;
-    rows.source.head_stride = head_dim * element_;
-    for (std::size_t head = 0; head < heads; ++head) {
-      kernels::gather_cells(tile.cells(cache, head), count_, head_dim, element_, stage_.data());
-      apply(keys, rows);
-      rows.target.base += rows.target.head_stride;
-    }
-  }
-
-  void apply(bool keys, const kernels::RowMove& rows) const {
     if (keys) {
       kernels::rotate_rows(rows, rotations_.from(0));
     } else {
@@ -90,7 +86,7 @@ class Capturer {
   kernels::CacheTile values_;
   kernels::RotationTile rotations_;
   const std::size_t limit_;
-  std::vector<std::byte> stage_;  // a head of a tile; empty where nothing is staged
+  std::vector<std::byte> stage_;  // [head][token][element]; empty where nothing is staged
   std::size_t first_ = 0;         // of the tile
   std::size_t count_ = 0;
 };

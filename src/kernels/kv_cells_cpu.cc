@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/kv_rows.h"
@@ -25,7 +26,7 @@ HWY_INLINE hn::Vec<D> load_bits(D d, const std::byte* from) {
 }
 
 template <class D>
-HWY_INLINE void store_bits(D d, hn::Vec<D> value, std::byte* to) {
+HWY_INLINE void store_bits(D /* tag */, hn::Vec<D> value, std::byte* to) {
   const hn::Repartition<std::uint8_t, D> du8;
   hn::StoreU(hn::BitCast(du8, value), du8, reinterpret_cast<std::uint8_t*>(to));
 }
@@ -83,6 +84,17 @@ HWY_INLINE void transpose_tile(std::uint32_t /* element */, const std::byte* fro
 }
 #endif
 
+// Stores that miss the caches wait for one another, so their lines are asked for ahead.
+HWY_INLINE void prefetch_rows(const std::byte* to, std::size_t to_pitch, std::size_t count,
+                              std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t at = 0; at < bytes; at += kLine) {
+      __builtin_prefetch(to + i * to_pitch + at, 1);
+    }
+  }
+}
+
 // `from` [rows][columns] becomes `to` [columns][rows]. Rows of `to` are written in runs, so that
 // each of its lines is touched once.
 template <typename T>
@@ -92,6 +104,11 @@ HWY_INLINE void transpose(const std::byte* from, std::size_t from_pitch, std::si
 #if HWY_TARGET != HWY_SCALAR
   constexpr std::size_t kTile = 16 / sizeof(T);
   for (; column + kTile <= columns; column += kTile) {
+    const std::size_t ahead = column + kTile;
+    if (ahead < columns) {
+      prefetch_rows(to + ahead * to_pitch, to_pitch, std::min(kTile, columns - ahead),
+                    rows * sizeof(T));
+    }
     std::size_t row = 0;
     for (; row + kTile <= rows; row += kTile) {
       transpose_tile(T(), from + row * from_pitch + column * sizeof(T), from_pitch,

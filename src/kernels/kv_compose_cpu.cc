@@ -22,18 +22,26 @@ struct Slice {
   const ComposeItem* item = nullptr;
   std::size_t first = 0;  // of the item's tokens
   std::size_t count = 0;
-  std::size_t slot = 0;  // in the tile
+  std::size_t slot = 0;  // in the group
+};
+
+struct Tile {
+  std::size_t first_slice = 0;
+  std::size_t n_slices = 0;
+  std::size_t slot = 0;  // in the group
+  std::size_t n_tokens = 0;
 };
 
 // Keys or values.
 struct Part {
   bool keys = false;
   std::size_t head_dim = 0;
-  const CacheTile* tile = nullptr;
+  const CacheTile* tokens = nullptr;
 };
 
-// Moves items into a cache, a tile of tokens at a time. Where the elements of a head are apart, a
-// head of the tile is made in `stage_` first, packed, and spread from there.
+// Moves items into a cache, a tile of tokens at a time. Where the elements of a head are apart, the
+// tile is made in `stage_` first, head by head and packed, and spread from there; then a group of
+// tiles is moved in one layer before the next, since they share pages, if not cache lines.
 class Composer {
  public:
   Composer(std::span<const ComposeItem> items, const RopeTable& table, const CacheLayout& cache)
@@ -42,10 +50,14 @@ class Composer {
         element_(codec_element_bytes(cache.dtype)),
         keys_(cache.k_strides, cache.rows_per_block, element_),
         values_(cache.v_strides, cache.rows_per_block, element_),
-        rotations_(table, kernels::RotationTile::Direction::kForward),
-        limit_(std::min(rotations_.capacity(), kernels::kTileTokens)) {
-    if (keys_.staged() || values_.staged()) {
-      stage_.resize(limit_ * std::max(cache.shape.head_dim_k, cache.shape.head_dim_v) * element_);
+        staged_(keys_.staged() || values_.staged()),
+        rotations_(table, kernels::RotationTile::Direction::kForward,
+                   staged_ ? kernels::RotationTile::kFar : kernels::RotationTile::kNear),
+        limit_(std::min(rotations_.capacity(), kernels::kTileTokens)),
+        group_limit_(staged_ ? std::min(rotations_.capacity(), kGroupTokens) : limit_) {
+    if (staged_) {
+      stage_.resize(limit_ * std::max(cache.shape.k_elements(), cache.shape.v_elements()) *
+                    element_);
     }
   }
 
@@ -53,36 +65,50 @@ class Composer {
     const Part keys{true, cache_.shape.head_dim_k, &keys_};
     const Part values{false, cache_.shape.head_dim_v, &values_};
     const std::uint32_t end = kernels::end_of(layers, cache_.shape.n_layers);
-    while (next_tile()) {
+    while (next_group()) {
       for (std::uint32_t layer = layers.first; layer < end; ++layer) {
-        move(keys, layer, cache_.k[layer]);
-        move(values, layer, cache_.v[layer]);
+        for (const Tile& tile : tiles_) {
+          move(keys, tile, layer, cache_.k[layer]);
+          move(values, tile, layer, cache_.v[layer]);
+        }
       }
     }
   }
 
  private:
-  // A tile is of one item; of as many as fill it where neighbouring tokens share cache lines.
-  bool next_tile() {
+  static constexpr std::size_t kGroupTokens = 512;
+
+  bool next_group() {
     slices_.clear();
+    tiles_.clear();
     keys_.clear();
     values_.clear();
     n_tokens_ = 0;
-    bool more = true;
-    while (more && n_tokens_ < limit_ && item_ < items_.size()) {
-      more = add_slice(items_[item_]) && !stage_.empty();
-    }
+    do {
+      add_tile();
+    } while (staged_ && item_ < items_.size() && n_tokens_ < group_limit_);
     return n_tokens_ > 0;
   }
 
+  // A tile is of one item; of as many as fill it where neighbouring tokens share cache lines.
+  void add_tile() {
+    Tile tile{slices_.size(), 0, n_tokens_, 0};
+    const std::size_t limit = std::min(limit_, group_limit_ - n_tokens_);
+    bool more = true;
+    while (more && tile.n_tokens < limit && item_ < items_.size()) {
+      more = add_slice(items_[item_], limit - tile.n_tokens) && staged_;
+      tile.n_tokens = n_tokens_ - tile.slot;
+    }
+    tile.n_slices = slices_.size() - tile.first_slice;
+    tiles_.push_back(tile);
+  }
+
   // False when the tile ends within the item.
-  bool add_slice(const ComposeItem& item) {
+  bool add_slice(const ComposeItem& item, std::size_t room) {
     const kernels::CacheRows where{item.first_row, item.rows};
     const std::size_t all = count_of(item);
-    const std::size_t room = limit_ - n_tokens_;
-    const std::size_t count = stage_.empty()
-                                  ? std::min(all - token_, room)
-                                  : kernels::tile_tokens(where, token_, all, room, element_);
+    const std::size_t count = staged_ ? kernels::tile_tokens(where, token_, all, room, element_)
+                                      : std::min(all - token_, room);
     slices_.push_back({&item, token_, count, n_tokens_});
     keys_.append(where, token_, count);
     values_.append(where, token_, count);
@@ -97,33 +123,30 @@ class Composer {
     return true;
   }
 
-  void move(const Part& part, std::uint32_t layer, std::byte* cache) {
-    if (!part.tile->staged()) {
-      for (const Slice& slice : slices_) {
-        kernels::RowMove rows = move_of(part, slice, layer);
-        rows.n_heads = cache_.shape.n_kv_heads;
-        rows.target = part.tile->rows(cache, slice.slot, slice.count);
-        apply(part, slice, rows);
-      }
-      return;
-    }
+  void move(const Part& part, const Tile& tile, std::uint32_t layer, std::byte* cache) {
     const std::size_t head_bytes = part.head_dim * element_;
-    for (std::size_t head = 0; head < cache_.shape.n_kv_heads; ++head) {
-      for (const Slice& slice : slices_) {
-        kernels::RowMove rows = move_of(part, slice, layer);
-        rows.source.base += head * rows.source.head_stride;
-        rows.n_heads = 1;
-        rows.target.base = stage_.data() + slice.slot * head_bytes;
+    for (const Slice& slice : std::span(slices_).subspan(tile.first_slice, tile.n_slices)) {
+      kernels::RowMove rows = move_of(part, slice, layer);
+      if (part.tokens->staged()) {
+        rows.target.base = stage_.data() + (slice.slot - tile.slot) * head_bytes;
         rows.target.row_stride = head_bytes;
-        rows.target.head_stride = head_bytes;
-        apply(part, slice, rows);
+        rows.target.head_stride = tile.n_tokens * head_bytes;
+      } else {
+        rows.target = part.tokens->rows(cache, slice.slot, slice.count);
       }
-      kernels::scatter_cells(stage_.data(), n_tokens_, part.head_dim, element_,
-                             part.tile->cells(cache, head));
+      if (part.keys) {
+        kernels::rotate_rows(rows, rotations_.from(slice.slot));
+      } else {
+        kernels::convert_rows(rows);
+      }
+    }
+    for (std::size_t head = 0; part.tokens->staged() && head < cache_.shape.n_kv_heads; ++head) {
+      kernels::scatter_cells(stage_.data() + head * tile.n_tokens * head_bytes, tile.n_tokens,
+                             part.head_dim, element_, part.tokens->cells(cache, head, tile.slot));
     }
   }
 
-  // From the record's rows; heads and target are the caller's.
+  // From the record's rows; the target is the caller's.
   [[nodiscard]] kernels::RowMove move_of(const Part& part, const Slice& slice,
                                          std::uint32_t layer) const {
     const Record& record = *slice.item->record;
@@ -135,16 +158,9 @@ class Composer {
     rows.source_codec = record.meta().codec;
     rows.target_codec = cache_.dtype;
     rows.n_tokens = slice.count;
+    rows.n_heads = cache_.shape.n_kv_heads;
     rows.head_dim = part.head_dim;
     return rows;
-  }
-
-  void apply(const Part& part, const Slice& slice, const kernels::RowMove& rows) const {
-    if (part.keys) {
-      kernels::rotate_rows(rows, rotations_.from(slice.slot));
-    } else {
-      kernels::convert_rows(rows);
-    }
   }
 
   std::span<const ComposeItem> items_;
@@ -152,11 +168,14 @@ class Composer {
   const std::size_t element_;
   CacheTile keys_;
   CacheTile values_;
+  const bool staged_;
   kernels::RotationTile rotations_;
-  const std::size_t limit_;
-  std::vector<std::byte> stage_;  // a head of a tile; empty where nothing is staged
+  const std::size_t limit_;        // tokens of a tile
+  const std::size_t group_limit_;  // tokens of a group
+  std::vector<std::byte> stage_;   // [head][token][element] of a tile
   std::vector<Slice> slices_;
-  std::size_t n_tokens_ = 0;  // of the tile
+  std::vector<Tile> tiles_;
+  std::size_t n_tokens_ = 0;  // of the group
   std::size_t item_ = 0;      // what comes next
   std::size_t token_ = 0;
 };

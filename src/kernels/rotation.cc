@@ -4,12 +4,14 @@
 
 namespace inferscale::kernels {
 
-RotationTile::RotationTile(const RopeTable& table, Direction direction)
+RotationTile::RotationTile(const RopeTable& table, Direction direction, std::size_t floats)
     : table_(table),
       direction_(direction),
       stride_(table.spec().pairing == RopePairing::kAdjacent ? 2 * std::size_t{table.pairs()}
                                                              : std::size_t{table.pairs()}),
-      capacity_(kFloats / std::max<std::size_t>(stride_, 1)) {}
+      capacity_(floats / std::max<std::size_t>(stride_, 1)),
+      cos_(capacity_ * stride_),
+      sin_(capacity_ * stride_) {}
 
 void RotationTile::put(std::size_t slot, std::size_t pair, float c, float s) {
   if (table_.spec().pairing == RopePairing::kAdjacent) {

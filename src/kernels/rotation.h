@@ -1,24 +1,30 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "inferscale/model_spec.h"
 #include "kernels/kv_rows.h"
 
 namespace inferscale::kernels {
 
-/// The coefficients of a few consecutive positions, in the order rotate_rows reads them: small
-/// enough to stay in the first-level cache while every layer and head of those tokens is turned.
-/// Halves: per pair c and s. Adjacent: per element (c, c) and (-s, s). An inverse rotation is the
-/// rotation by c / (c^2 + s^2) and -s / (c^2 + s^2), computed in double, so one kernel does both.
+/// The coefficients of some tokens, in the order rotate_rows reads them: few enough to stay in a
+/// cache while every layer and head of those tokens is turned. Halves: per pair c and s. Adjacent:
+/// per element (c, c) and (-s, s). An inverse rotation is the rotation by c / (c^2 + s^2) and -s /
+/// (c^2 + s^2), computed in double, so one kernel does both.
 class RotationTile {
  public:
   enum class Direction { kForward, kInverse };
 
-  /// Borrows `table`.
-  RotationTile(const RopeTable& table, Direction direction);
+  /// How many cosines fit into half of the first-level cache beside as many sines; as many tokens
+  /// as these suffice for are best where each layer is passed through once. And of the second
+  /// level, for going through more tokens of a layer before the next one.
+  static constexpr std::size_t kNear = 2048;  // 8 KB
+  static constexpr std::size_t kFar = 16384;
+
+  /// Borrows `table`. `floats`: at most so many cosines, and as many sines; >= head_dim's maximum.
+  RotationTile(const RopeTable& table, Direction direction, std::size_t floats);
 
   /// Tokens that it can hold; at least 1.
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
@@ -31,16 +37,14 @@ class RotationTile {
   [[nodiscard]] Rotation from(std::size_t slot) const;
 
  private:
-  static constexpr std::size_t kFloats = 2048;  // 8 KB each of cos and sin; >= head_dim's maximum
-
   void put(std::size_t slot, std::size_t pair, float c, float s);
 
   const RopeTable& table_;
   Direction direction_;
   std::size_t stride_;
   std::size_t capacity_;
-  alignas(64) std::array<float, kFloats> cos_;
-  alignas(64) std::array<float, kFloats> sin_;
+  std::vector<float> cos_;
+  std::vector<float> sin_;
 };
 
 }  // namespace inferscale::kernels

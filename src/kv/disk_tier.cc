@@ -166,11 +166,20 @@ void DiskTier::note_outcome(const Status& written) {
 }
 
 Result<std::shared_ptr<const Record>> DiskTier::get(const RecordKey& key) {
+  return read_entry(key, &SegmentLog::read_record, true);
+}
+
+Result<std::shared_ptr<const Record>> DiskTier::describe(const RecordKey& key) {
+  return read_entry(key, &SegmentLog::read_description, false);
+}
+
+Result<std::shared_ptr<const Record>> DiskTier::read_entry(const RecordKey& key, ReadEntry read,
+                                                           bool is_use) {
   StoredPtr stored;
   Place place;
   {
     const std::lock_guard lock(mutex_);
-    const auto* entry = index_.use(key);
+    const auto* entry = is_use ? index_.use(key) : index_.find(key);
     if (entry == nullptr || entry->value->hidden) {
       return std::shared_ptr<const Record>();
     }
@@ -179,19 +188,19 @@ Result<std::shared_ptr<const Record>> DiskTier::get(const RecordKey& key) {
     ++stored->readers;
     ++place.segment->readers;
   }
-  auto record = read_held(key, stored, place);
+  auto record = read_held(key, stored, place, read);
   if (!record.ok()) {
     return drop_unreadable(key, stored, place, record.status());
   }
   const std::lock_guard lock(mutex_);
-  ++hits_;
+  hits_ += is_use ? 1 : 0;
   return record;
 }
 
 Result<std::shared_ptr<const Record>> DiskTier::read_held(const RecordKey& key,
                                                           const StoredPtr& stored,
-                                                          const Place& place) {
-  auto record = SegmentLog::read_record(place, key);
+                                                          const Place& place, ReadEntry read) {
+  auto record = read(place, key);
   {
     const std::lock_guard lock(mutex_);
     --stored->readers;

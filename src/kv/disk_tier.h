@@ -52,6 +52,7 @@ class DiskTier final : public Tier {
   [[nodiscard]] Status put(const RecordKey& key, std::shared_ptr<const Record> record,
                            std::vector<RecordKey>* evicted) override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> get(const RecordKey& key) override;
+  [[nodiscard]] Result<std::shared_ptr<const Record>> describe(const RecordKey& key) override;
   [[nodiscard]] bool contains(const RecordKey& key) const override;
   [[nodiscard]] Status erase(std::span<const RecordKey> keys, std::uint64_t* removed) override;
   [[nodiscard]] std::vector<RecordKey> keys(std::optional<Hash128> scope) const override;
@@ -92,10 +93,13 @@ class DiskTier final : public Tier {
 
   [[nodiscard]] Status store(const RecordKey& key, const Record& record,
                              std::vector<RecordKey>* evicted);
+  using ReadEntry = Result<std::shared_ptr<const Record>> (*)(const Place&, const RecordKey&);
+  [[nodiscard]] Result<std::shared_ptr<const Record>> read_entry(const RecordKey& key,
+                                                                 ReadEntry read, bool is_use);
   /// Reads what the caller, under mutex_, has counted itself a reader of; counts it out again.
   [[nodiscard]] Result<std::shared_ptr<const Record>> read_held(const RecordKey& key,
                                                                 const StoredPtr& stored,
-                                                                const Place& place);
+                                                                const Place& place, ReadEntry read);
   [[nodiscard]] Result<std::shared_ptr<const Record>> drop_unreadable(const RecordKey& key,
                                                                       const StoredPtr& stored,
                                                                       const Place& place,

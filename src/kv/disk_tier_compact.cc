@@ -77,7 +77,7 @@ Status DiskTier::copy_record(const RecordKey& key, const StoredPtr& stored) {
     ++stored->readers;
     ++place.segment->readers;
   }
-  auto record = read_held(key, stored, place);
+  auto record = read_held(key, stored, place, &SegmentLog::read_record);
   if (!record.ok()) {
     const auto dropped = drop_unreadable(key, stored, place, record.status());
     return record.status().code() == StatusCode::kDataLoss ? Status() : dropped.status();

@@ -81,6 +81,20 @@ Result<std::shared_ptr<const Record>> HostTier::get(const RecordKey& key) {
   return intact.with_context("host tier");
 }
 
+Result<std::shared_ptr<const Record>> HostTier::describe(const RecordKey& key) {
+  RecordPtr record;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto* entry = index_.find(key); entry != nullptr) {
+      record = entry->value;
+    }
+  }
+  if (record == nullptr) {
+    return RecordPtr();
+  }
+  return Record::describe(record->meta(), record->token_ids());
+}
+
 bool HostTier::contains(const RecordKey& key) const {
   const std::lock_guard lock(mutex_);
   return index_.find(key) != nullptr;

@@ -40,6 +40,7 @@ class TieredKvStore final : public KvStore {
   Status put(const RecordKey& key, RecordPtr record) override;
   bool contains(const RecordKey& key) const override;
   Result<RecordPtr> inspect(const RecordKey& key) override;
+  Result<RecordPtr> describe(const RecordKey& key) override;
   Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   Result<EraseCounts> erase_scope(const Hash128& scope) override;
   std::vector<RecordKey> keys() const override;
@@ -251,6 +252,12 @@ Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
     found = record != nullptr ? std::move(record) : std::move(found);
   }
   return found;
+}
+
+Result<RecordPtr> TieredKvStore::describe(const RecordKey& key) {
+  Result<RecordPtr> in_host = host_->describe(key);
+  const bool answered = !in_host.ok() || *in_host != nullptr;
+  return answered || disk_ == nullptr ? std::move(in_host) : disk_->describe(key);
 }
 
 Result<EraseCounts> TieredKvStore::erase(std::span<const RecordKey> keys) {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/log.h"
 #include "kv/record_format.h"
+#include "kv/record_header.h"
 
 namespace inferscale {
 namespace {
@@ -39,6 +41,28 @@ Result<std::uint64_t> give_back(Segment& segment, std::uint64_t offset, std::uin
   return punched ? last - first : 0;
 }
 
+/// Reads from an entry, `at` bytes behind its start.
+Status read_part(const Place& place, std::uint64_t at, std::span<std::byte> out) {
+  const File& file = *place.segment->file;
+  const Status status = file.read_at(place.offset + at, out);
+  if (status.code() != StatusCode::kDataLoss) {
+    return status;
+  }
+  const auto size = file.size();  // an early end of a file that is long enough may pass
+  return size.ok() && *size < place.offset + place.bytes ? status : unavailable(status.message());
+}
+
+/// Is this header that of a live entry of this key and record?
+Status check_entry(const Place& place, const RecordKey& key, const format::HeaderBytes& bytes,
+                   std::span<const std::byte> record) {
+  const auto header = format::decode_entry_header(place.segment->number, place.offset, bytes);
+  if (!header || header->key != key || header->bytes != place.bytes ||
+      header->tag != format::record_tag(record) || header->state != format::EntryState::kLive) {
+    return data_loss("segment entry: its header does not match");
+  }
+  return Status();
+}
+
 Status read_only(const Segment& segment) {
   return unavailable(segment.path.string() + " cannot be written");
 }
@@ -47,29 +71,39 @@ Status read_only(const Segment& segment) {
 
 Result<std::shared_ptr<const Record>> SegmentLog::read_record(const Place& place,
                                                               const RecordKey& key) {
-  const File& file = *place.segment->file;
-  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
-    const Status status = file.read_at(offset, out);
-    if (status.code() != StatusCode::kDataLoss) {
-      return status;
-    }
-    const auto size = file.size();  // an early end of a file that is long enough may pass
-    return size.ok() && *size < place.offset + place.bytes ? status : unavailable(status.message());
-  };
   // The record first: a short read of the header would come from the disk on its own.
   auto record = Record::read(place.record_bytes(), [&](std::span<std::byte> out) {
-    return read(place.offset + format::kEntryHeaderBytes, out);
+    return read_part(place, format::kEntryHeaderBytes, out);
   });
   INFERSCALE_RETURN_IF_ERROR(record.status());
   format::HeaderBytes bytes{};
-  INFERSCALE_RETURN_IF_ERROR(read(place.offset, bytes));
-  const auto header = format::decode_entry_header(place.segment->number, place.offset, bytes);
-  if (!header || header->key != key || header->bytes != place.bytes ||
-      header->tag != format::record_tag((*record)->bytes()) ||
-      header->state != format::EntryState::kLive) {
-    return data_loss("segment entry: its header does not match");
-  }
+  INFERSCALE_RETURN_IF_ERROR(read_part(place, 0, bytes));
+  INFERSCALE_RETURN_IF_ERROR(check_entry(place, key, bytes, (*record)->bytes()));
   return record;
+}
+
+Result<std::shared_ptr<const Record>> SegmentLog::read_description(const Place& place,
+                                                                   const RecordKey& key) {
+  std::array<std::byte, format::kEntryHeaderBytes + record_format::kHeaderBytes> bytes{};
+  if (place.bytes < bytes.size()) {
+    return data_loss("segment entry: too short for a record");
+  }
+  INFERSCALE_RETURN_IF_ERROR(read_part(place, 0, bytes));
+  const auto record = std::span(bytes).subspan(format::kEntryHeaderBytes);
+  INFERSCALE_ASSIGN_OR_RETURN(const RecordHeader header, decode_record_header(record));
+  format::HeaderBytes entry{};
+  std::copy_n(bytes.begin(), entry.size(), entry.begin());
+  INFERSCALE_RETURN_IF_ERROR(check_entry(place, key, entry, record));
+  if (record_layout(header.meta, header.n_tokens).total_bytes != place.record_bytes()) {
+    return data_loss("record: its size is not that of its entry");
+  }
+  std::vector<TokenId> tokens(header.n_tokens);
+  INFERSCALE_RETURN_IF_ERROR(
+      read_part(place, bytes.size(), std::as_writable_bytes(std::span(tokens))));
+  if (token_hash(tokens) != header.token_hash) {
+    return data_loss("record token ids: hash does not match");
+  }
+  return Record::describe(header.meta, tokens);
 }
 
 Status SegmentLog::create() {

@@ -101,6 +101,10 @@ class SegmentLog {
 
   [[nodiscard]] static Result<std::shared_ptr<const Record>> read_record(const Place& place,
                                                                          const RecordKey& key);
+  /// The record's description, of its header and token ids: reads nothing else. Errors: as
+  /// `read_record`, of what it reads.
+  [[nodiscard]] static Result<std::shared_ptr<const Record>> read_description(const Place& place,
+                                                                              const RecordKey& key);
 
   /// Not synced. Errors: as File.
   [[nodiscard]] Result<Place> append(const RecordKey& key, std::span<const std::byte> record);

@@ -37,6 +37,12 @@ class Tier {
   /// Errors: kDataLoss (its bytes were corrupt; it is dropped and counted), kUnavailable.
   [[nodiscard]] virtual Result<std::shared_ptr<const Record>> get(const RecordKey& key) = 0;
 
+  /// What the record says of itself: meta and token ids are sound, keys and values are unverified
+  /// or missing. Does not count as use where it reads less than `get`. Null and errors: as `get`.
+  [[nodiscard]] virtual Result<std::shared_ptr<const Record>> describe(const RecordKey& key) {
+    return get(key);
+  }
+
   /// Whether `get` would find bytes (unverified). Does not count as use.
   [[nodiscard]] virtual bool contains(const RecordKey& key) const = 0;
 

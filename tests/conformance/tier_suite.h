@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -247,6 +248,24 @@ TYPED_TEST_P(TierSuite, DropsAndCountsCorruptRecords) {
   EXPECT_TRUE(this->holds(1));
 }
 
+TYPED_TEST_P(TierSuite, DescribesWhatItHas) {
+  this->open(3);
+  ASSERT_TRUE(this->put(1).ok());
+  const auto stored = TestFixture::record(1);
+  const auto described = this->tier_->describe(key_of(1));
+  ASSERT_TRUE(described.ok()) << described.status().to_string();
+  ASSERT_NE(*described, nullptr);
+  EXPECT_EQ((*described)->meta(), stored->meta());
+  EXPECT_TRUE(std::ranges::equal((*described)->token_ids(), stored->token_ids()));
+  const auto absent = this->tier_->describe(key_of(2));
+  ASSERT_TRUE(absent.ok());
+  EXPECT_EQ(*absent, nullptr);
+  std::uint64_t removed = 0;
+  const RecordKey keys[] = {key_of(1)};
+  ASSERT_TRUE(this->tier_->erase(keys, &removed).ok());
+  EXPECT_EQ(*this->tier_->describe(key_of(1)), nullptr);
+}
+
 TYPED_TEST_P(TierSuite, ServesManyThreads) {
   this->open(6);
   std::atomic<int> wrong{0};
@@ -302,6 +321,6 @@ REGISTER_TYPED_TEST_SUITE_P(TierSuite, StartsEmpty, GetsWhatWasPut, ReplacesAndC
                             RefusesWhatIsLargerThanTheBudget, ErasesByKey, ListsAndErasesByScope,
                             HeldRecordsStaySoundWhateverHappens,
                             HeldRecordsAreNotEvictedWhereThatFreesNothing,
-                            DropsAndCountsCorruptRecords, ServesManyThreads);
+                            DropsAndCountsCorruptRecords, DescribesWhatItHas, ServesManyThreads);
 
 }  // namespace inferscale::testing

@@ -277,4 +277,4 @@ def first_layer_rows(engine: Engine, begin: int, end: int, ask: Callable[[], Any
         engine.side.allocated = allocated
     slots = torch.from_numpy(split_slots(tables[0], 0, begin, end, BLOCK))
     key, value = engine.worker._reader.read(0, slots)
-    return answer, key.clone().numpy(), value.clone().numpy()
+    return answer, key.float().numpy(), value.float().numpy()

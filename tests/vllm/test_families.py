@@ -28,6 +28,7 @@ def test_family(engines, name, tmp_path):
     engine = start(engines, name, tmp_path)
     info = engine.control.get("/v1/info")
     assert info["injection"] is True, info["reason"]
+    assert engine.worker._cache is not None, "this machine's layout is known"
     client = Client.of(engine)
     captured_prefix(engine, client)
 
@@ -44,6 +45,39 @@ def test_family(engines, name, tmp_path):
     plain_rows = rows(engine, prompt, client.request("text", client_salt="e"))
     for mine, theirs in zip(injected, plain_rows):
         assert np.abs(mine - theirs).max() <= 1e-3 * np.abs(theirs).max()
+    assert engine.connector.faults.counts() == {}
+
+
+@pytest.mark.parametrize("dtype, codec", [("float16", "f16"), ("bfloat16", "bf16"), ("bfloat16", "f32")])
+def test_half_precision(engines, dtype, codec, tmp_path):
+    """The core reads and writes the cache in place; a record serves as what was in the cache, but for one rounding."""
+    engine = start(engines, "llama", tmp_path, dtype=dtype, store_codec=codec)
+    info = engine.control.get("/v1/info")
+    assert info["injection"] is True, info["reason"]
+    assert info["cache_dtype"] == dtype and info["store_codec"] == codec
+    assert engine.worker._cache is not None
+    client = Client.of(engine)
+    prompt = random_ids(260, 1)
+    record = client.range(prompt, 0, 241)
+    capture(engine, client, prompt, [record], client_salt="a")
+    injected = rows(engine, prompt, client.request(inject=[record["key"]], client_salt="b"))
+    plain = rows(engine, prompt, client.request("text", client_salt="b"))
+    rounding = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
+    assert np.abs(injected[0] - plain[0]).max() <= rounding * np.abs(plain[0]).max()
+    assert np.array_equal(injected[1], plain[1])
+    assert engine.connector.faults.counts() == {}
+
+
+def test_an_engine_that_lays_rows_out_otherwise_writes_them_itself(engines, tmp_path, monkeypatch):
+    from inferscale.vllm import model, probe
+
+    def refuse(*_):
+        raise model.Refused("packed for matrix units")
+
+    monkeypatch.setattr(probe, "check_in_place", refuse)
+    engine = start(engines, "llama", tmp_path)
+    assert engine.worker._cache is None and engine.control.get("/v1/info")["injection"] is True
+    captured_prefix(engine, Client.of(engine))
     assert engine.connector.faults.counts() == {}
 
 

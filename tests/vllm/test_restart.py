@@ -110,7 +110,6 @@ def test_restart(restarts):
     ("options", "reason"),
     [
         ({"transfer": {"kv_load_failure_policy": "recompute"}}, "kv_load_failure_policy"),
-        ({"dtype": "bfloat16"}, "the KV cache is bfloat16"),
     ],
 )
 def test_refused_configurations_serve_plain_and_can_still_erase(restarts, options, reason):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inferscale import _core
-from inferscale.vllm import control, erasure, layout, messages, rank_channel, settings, stats, versions
+from inferscale.vllm import control, erasure, layout, messages, model, probe, rank_channel, settings, stats, versions
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.records import RecordBook, RecordInfo
 from inferscale.vllm.trace import Trace, TraceRing
@@ -136,13 +136,68 @@ def test_cpu_reader_refuses_a_cache_with_gaps():
         layout.CpuReader([caches()["packed, NHD"]])
 
 
+# -- the core in the engine's cache ------------------------------------------------------------------
+
+
+class ByPairs:
+    """Writes as the reader reads."""
+
+    def __init__(self, reader):
+        self.pairs = reader.pairs
+
+    def write(self, layer, key, value, slots):
+        for rows, new in zip(self.pairs[layer], (key, value)):
+            rows[slots // SIZE, slots % SIZE] = new
+
+
+class Otherwise(ByPairs):
+    """An engine that keeps the second half of each head's values first: its readers know, we do not."""
+
+    def write(self, layer, key, value, slots):
+        super().write(layer, key, value.roll(1, -1), slots)
+
+
+def in_place(writer, dtype, num_blocks=BLOCKS, changed=None):
+    caches = [torch.zeros(BLOCKS, HEADS, SIZE, 2 * DIM, dtype=dtype) for _ in range(2)]
+    reader = layout.CpuReader(caches)
+    pairs = reader.pairs if changed is None else [changed(*pair) for pair in reader.pairs]
+    cache = _core.EngineCache(pairs)
+    probe.check_in_place(
+        cache, writer(reader), reader, caches, num_blocks, SIZE, spec(10000.0, layers=2), 1, 512
+    )
+    return caches
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_core_writes_what_the_engine_writes(dtype):
+    assert all(not cache.any() for cache in in_place(ByPairs, dtype))
+
+
+@pytest.mark.parametrize(("case", "reason"), [
+    ({"writer": Otherwise}, "writes the same rows otherwise"),
+    ({"writer": ByPairs, "changed": lambda k, v: (v.transpose(1, 1), k.transpose(1, 1))}, "not where the core writes"),
+    ({"writer": ByPairs, "num_blocks": 2}, "nothing is known"),
+])
+def test_an_engine_that_keeps_rows_otherwise_is_left_to_its_own_writer(case, reason):
+    with pytest.raises(model.Refused, match=reason):
+        in_place(dtype=torch.float32, **case)
+
+
+def test_layers_must_lie_alike():
+    one, other = (layout.CpuReader([torch.zeros(BLOCKS, HEADS, size, 2 * DIM)]).pairs[0] for size in (SIZE, 2 * SIZE))
+    with pytest.raises(ValueError, match="alike in every layer"):
+        _core.EngineCache([one, other])
+    with pytest.raises(ValueError):
+        _core.EngineCache([])
+
+
 # -- repeated tokens --------------------------------------------------------------------------------
 
 
-def spec(base):
+def spec(base, layers=1):
     return _core.ModelSpec.from_dict({
         "architecture": "llama", "trained_positions": 512, "vocab_size": 10, "fingerprint": "00" * 16,
-        "shape": {"n_layers": 1, "n_kv_heads": HEADS, "head_dim_k": DIM, "head_dim_v": DIM},
+        "shape": {"n_layers": layers, "n_kv_heads": HEADS, "head_dim_k": DIM, "head_dim_v": DIM},
         "rope": {"pairing": "halves", "scaling": "none", "freq_base": base, "rotary_dim": DIM},
     })
 
@@ -155,9 +210,12 @@ def test_keys_of_a_repeated_token_tell_a_wrong_rope(base, same):
     plain = np.random.default_rng(1).normal(size=(10, HEADS, DIM)).astype(np.float32)[tokens]
     cos, sin = (np.asarray(t)[200:205, None] for t in _core.rope_table(spec(10000.0), 512))
     x, y = plain[..., : DIM // 2], plain[..., DIM // 2 :]
-    keys = np.concatenate([x * cos - y * sin, y * cos + x * sin], -1)
+    keys = torch.from_numpy(np.concatenate([x * cos - y * sin, y * cos + x * sin], -1))
     check = RepeatedTokens(spec(base), 512)
     assert check.agree(tokens, 200, keys) is same
+    for dtype in (torch.float16, torch.bfloat16):
+        assert RepeatedTokens(spec(10000.0), 512).agree(tokens, 200, keys.to(dtype))
+        assert not RepeatedTokens(spec(100.0), 512).agree(tokens, 200, keys.to(dtype))
     assert check.agree(np.arange(5, dtype=np.int32), 200, keys), "nothing is repeated"
 
 

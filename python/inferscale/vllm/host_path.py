@@ -1,12 +1,15 @@
-"""Between the records and a KV cache by way of arrays in host memory, layer by layer: CPU engines."""
+"""Between the records and a KV cache in host memory: in place where the core was seen to read and write it
+as the engine does, else by way of arrays and the engine's own writer, layer by layer."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 
+from inferscale import _core
 from inferscale.vllm import probe
 from inferscale.vllm.layout import Reader, Writer, place_jobs, split_slots
 from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
@@ -20,24 +23,41 @@ class HostPath:
 
     def __init__(
         self, records: RankRecords, shape: dict[str, int], block_size: int, writer: Writer, reader: Reader,
-        cache: torch.Tensor, repeated: probe.RepeatedTokens, rank: int,
+        cache: torch.Tensor, in_place: "_core.EngineCache | None", repeated: probe.RepeatedTokens, rank: int,
     ) -> None:
-        """``shape``: of this rank; ``cache``: of any layer."""
+        """``shape``: of this rank; ``cache``: of any layer; ``in_place``: the whole cache, or None where
+        the core must not touch it."""
         self._records = records
         self._shape = shape
         self._block_size = block_size
         self._writer, self._reader = writer, reader
         self._device, self._dtype = cache.device, cache.dtype
+        self._in_place = in_place
         self._repeated = repeated
         self._rank = rank
         self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def load(self, jobs: list[LoadJob]) -> None:
         """Raises what the core raises; then nothing was written."""
+        if self._in_place is None:
+            self._load_by_engine(jobs)
+            return
+        store = self._records.store
+        placements = [
+            (store.prepare([_compose_item(item) for item in job.items]), job.begin, self._slots_of(job)) for job in jobs
+        ]
+        store.place(placements, self._in_place)
+
+    def _slots_of(self, job: LoadJob) -> np.ndarray:
+        slots = split_slots(job.block_ids, job.first_block, job.begin, job.end, self._block_size)
+        return slots.astype(np.uint32)
+
+    def _load_by_engine(self, jobs: list[LoadJob]) -> None:
+        """Composes into memory of ours, and writes that with the engine's own writer."""
         items = [item for job in jobs for item in job.items]
         total = sum(len(item.tokens) for item in items)
         keys, values = self._rows(total)
-        self._records.store.compose([_compose_item(item) for item in items], keys.numpy(), values.numpy())
+        self._records.store.compose([_compose_item(item) for item in items], keys, values)
         rows, slots = place_jobs(jobs, self._block_size)
         whole = len(rows) == total
         rows, slots = torch.from_numpy(rows), torch.from_numpy(slots).to(self._device)
@@ -68,15 +88,17 @@ class HostPath:
     def _capture(self, job: CaptureJob) -> str | None:
         end = job.begin + len(job.tokens)
         slots = split_slots(job.block_ids, job.first_block, job.begin, end, self._block_size)
-        slots = torch.from_numpy(slots).to(self._device)
-        rows = [self._reader.read(layer, slots) for layer in range(self._shape["n_layers"])]
-        keys = torch.stack([key for key, _ in rows]).cpu().contiguous()
-        values = torch.stack([value for _, value in rows]).cpu().contiguous()
-        if not self._repeated.agree(job.tokens, job.begin, keys[0].numpy()):
+        where = torch.from_numpy(slots).to(self._device)
+        first, _ = self._reader.read(0, where)
+        if not self._repeated.agree(job.tokens, job.begin, first.cpu()):
             return "capture_rotation"
-        return self._records.capture(
-            job.meta, job.fence, job.tokens, job.begin, keys.numpy(), values.numpy()
-        )
+        if self._in_place is not None:
+            rows = slots.astype(np.uint32)
+            return self._records.capture_rows(job.meta, job.fence, job.tokens, job.begin, self._in_place, rows)
+        read = [self._reader.read(layer, where) for layer in range(self._shape["n_layers"])]
+        keys = torch.stack([key for key, _ in read]).cpu().contiguous()
+        values = torch.stack([value for _, value in read]).cpu().contiguous()
+        return self._records.capture(job.meta, job.fence, job.tokens, job.begin, keys, values)
 
     def close(self) -> None:
         return

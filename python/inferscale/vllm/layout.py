@@ -22,6 +22,9 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
+    pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    """Of each layer, keys and values as views ``[blocks, block, H, D]`` of its cache."""
+
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -69,20 +72,24 @@ class CpuReader:
 
     def __init__(self, caches: list[torch.Tensor]) -> None:
         """Raises ValueError for another shape."""
-        self._views = []
+        self.pairs = []
         for cache in caches:
             if cache.dim() != 4 or cache.shape[3] % 2 or not _dense_blocks(cache):
                 raise ValueError(f"CPU cache of shape {tuple(cache.shape)} {cache.stride()}")
             blocks, heads, size, width = cache.shape
             parts = cache.view(blocks, heads, 2, size * (width // 2))
-            keys = parts[:, :, 0].unflatten(-1, (width // 2, size))
-            values = parts[:, :, 1].unflatten(-1, (size, width // 2))
-            self._views.append((keys, values, size))
+            keys = parts[:, :, 0].unflatten(-1, (width // 2, size)).permute(0, 3, 1, 2)
+            values = parts[:, :, 1].unflatten(-1, (size, width // 2)).permute(0, 2, 1, 3)
+            self.pairs.append((keys, values))
 
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values, size = self._views[layer]
-        block, offset = slots // size, slots % size
-        return keys[block, :, :, offset], values[block, :, offset]
+        return _read(self.pairs[layer], slots)
+
+
+def _read(pair: tuple[torch.Tensor, torch.Tensor], slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys, values = pair
+    size = keys.shape[1]
+    return keys[slots // size, slots % size], values[slots // size, slots % size]
 
 
 def _dense_blocks(cache: torch.Tensor) -> bool:
@@ -103,18 +110,16 @@ class StridedLayout:
 
         Raises ValueError for a shape of none of the families.
         """
-        self._pairs = [_strided_pair(cache, num_blocks) for cache in caches]
+        self.pairs = [_strided_pair(cache, num_blocks) for cache in caches]
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        keys, values = self._pairs[layer]
+        keys, values = self.pairs[layer]
         size = keys.shape[1]
         keys[slots // size, slots % size] = key.to(keys.dtype)
         values[slots // size, slots % size] = value.to(values.dtype)
 
     def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self._pairs[layer]
-        size = keys.shape[1]
-        return keys[slots // size, slots % size], values[slots // size, slots % size]
+        return _read(self.pairs[layer], slots)
 
 
 def _strided_pair(cache: torch.Tensor, num_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:

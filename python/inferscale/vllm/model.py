@@ -14,8 +14,7 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
-CACHE_DTYPES = ("float32", "float16")
-_GPU_CACHE_DTYPES = (*CACHE_DTYPES, "bfloat16")
+CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Refused(Exception):
@@ -30,12 +29,6 @@ def cache_dtype(vllm_config: Any) -> str:
     return name
 
 
-def cache_dtypes(vllm_config: Any) -> tuple[str, ...]:
-    """The element types that a KV cache may have: numpy has no bfloat16, which is what CPUs go by."""
-    on_gpu = vllm_config.device_config.device_type == "cuda"
-    return _GPU_CACHE_DTYPES if on_gpu else CACHE_DTYPES
-
-
 def store_codec(vllm_config: Any, wanted: str) -> str:
     """The type of the records' elements; ``"auto"`` is two bytes, as the cache has them."""
     if wanted != "auto":
@@ -47,7 +40,7 @@ def check_config(vllm_config: Any) -> None:
     """Raises Refused when the configuration is not one that injection was proved for."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     transfer = vllm_config.kv_transfer_config
-    dtype, dtypes = cache_dtype(vllm_config), cache_dtypes(vllm_config)
+    dtype = cache_dtype(vllm_config)
     checks = (
         (model.use_mla, "the model's attention is MLA, which keeps no keys and values"),
         (getattr(model, "is_encoder_decoder", False), "the model is an encoder-decoder"),
@@ -62,8 +55,8 @@ def check_config(vllm_config: Any) -> None:
             "context parallelism is not supported",
         ),
         (
-            dtype not in dtypes,
-            f"the KV cache is {dtype}; supported are {' and '.join(dtypes)}",
+            dtype not in CACHE_DTYPES,
+            f"the KV cache is {dtype}; supported are {', '.join(CACHE_DTYPES)}",
         ),
         (
             getattr(transfer, "kv_load_failure_policy", "fail") != "fail",

@@ -19,6 +19,9 @@ from inferscale.vllm.model import Refused
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 _PROBE_TOKENS = 5
 _SHIFT = 3  # positions between capture and composition
+_CODECS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+# What rounding may take from a key, beside the largest: both rows of a pair were rounded once.
+_ROUNDING = {torch.float32: 2.0**-8, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4}
 
 
 def check_rope(adapter: ModuleType, spec: Any, rope: dict[str, Any], max_positions: int) -> Any:
@@ -208,6 +211,81 @@ def _compare_layers(
         error = (read_value - value[layer].to(tensor.dtype).float()).abs().max().item()
         if not error <= bound / 8:  # of another codec than the cache at most
             raise Refused(f"layer {layer}: composed values differ from the engine's own by {error:.1e}")
+def check_in_place(
+    cache: Any, writer: Writer, reader: Reader, caches: list[torch.Tensor], num_blocks: int,
+    block_size: int, spec: Any, ranks: int, positions: int,
+) -> None:
+    """The core fills a block to the very bytes that the engine's writer makes of the same rows, and
+    captures what that wrote. ``check_cache`` has passed. Raises Refused; leaves the cache zeroed."""
+    if num_blocks < 3 or caches[0].device.type != "cpu" or caches[0].dim() != 4:
+        raise Refused("nothing is known of how it lies in memory")
+    count = min(block_size, positions - 1)
+    slots = torch.randperm(block_size, generator=torch.Generator().manual_seed(3))[:count]
+    ours, theirs = (num_blocks - 1) * block_size + slots, (num_blocks - 2) * block_size + slots
+
+    def clear() -> None:
+        for layer, (keys, values) in enumerate(reader.pairs):
+            zeros = [torch.zeros_like(rows[0, :1]).expand(count, -1, -1) for rows in (keys, values)]
+            for rows in (ours, theirs):
+                writer.write(layer, *zeros, rows)
+
+    clear()  # whatever the engine left there
+    before = [_digest(tensor) for tensor in caches]
+    store = _core.RecordStore("", 1 << 30, 0, spec, _CODECS[caches[0].dtype], 0, ranks, positions)
+    try:
+        wrong = _compare(store, cache, writer, reader, caches, ours, theirs)
+    finally:
+        store.close()
+        clear()
+    if wrong:
+        raise Refused(wrong)
+    if [_digest(tensor) for tensor in caches] != before:
+        raise Refused("the KV cache changed outside the rows written to")
+
+
+def _compare(
+    store: Any, cache: Any, writer: Writer, reader: Reader, caches: list[torch.Tensor],
+    ours: torch.Tensor, theirs: torch.Tensor,
+) -> str:
+    """What is wrong with rows that the core writes and reads; empty when nothing is."""
+    count, first = len(ours), 1
+    generator = torch.Generator().manual_seed(4)
+    rows = [torch.stack([side[0, :1].expand(count, -1, -1) for side in sides]) for sides in zip(*reader.pairs)]
+    keys, values = (torch.randn(row.shape, generator=generator).to(row.dtype) for row in rows)
+    tokens = np.arange(count, dtype=np.int32)
+    load = _captured(store, 1, lambda meta: store.capture(meta, tokens, 0, keys, values), tokens, first)
+    store.place([(load, first, ours.numpy().astype(np.uint32))], cache)
+    composed = [torch.empty_like(keys), torch.empty_like(values)]
+    store.compose(load, *composed)
+    size = reader.pairs[0][0].shape[1]
+    for layer, tensor in enumerate(caches):
+        key, value = reader.read(layer, ours)
+        if not torch.equal(key, composed[0][layer]) or not torch.equal(value, values[layer]):
+            return f"layer {layer}: rows are not where the core writes them"
+        writer.write(layer, key, value, theirs)
+        if not torch.equal(tensor[int(ours[0]) // size], tensor[int(theirs[0]) // size]):
+            return f"layer {layer}: the engine writes the same rows otherwise"
+    read = [torch.stack(side) for side in zip(*(reader.read(layer, theirs) for layer in range(len(caches))))]
+    by_rows = _captured(store, 2, lambda meta: store.capture(meta, tokens, first, *read), tokens, first)
+    slots = theirs.numpy().astype(np.uint32)
+    in_place = _captured(
+        store, 3, lambda meta: store.capture_rows(meta, tokens, first, cache, slots), tokens, first
+    )
+    again = [torch.empty_like(keys), torch.empty_like(values)]
+    store.compose(by_rows, *composed)
+    store.compose(in_place, *again)
+    same = all(torch.equal(a, b) for a, b in zip(composed, again))
+    return "" if same else "the core does not read what the engine writes"
+
+
+def _captured(store: Any, number: int, capture: Any, tokens: np.ndarray, first: int) -> Any:
+    """Has a record captured, and prepares it for the position ``first``."""
+    scope = _core.scope_hash({"tenant": "", "user": "", "agent": "", "run": ""})
+    key = f"{number:032x}"
+    capture({
+        "key": key, "scope_hash": scope, "context_id": "00" * 16, "context_kind": "alone", "context_tokens": 0,
+    })
+    return store.prepare([(key, scope, None, tokens, first)])
 
 
 class RepeatedTokens:
@@ -218,15 +296,15 @@ class RepeatedTokens:
     def __init__(self, spec: Any, positions: int) -> None:
         self._cos, self._sin = (np.asarray(table) for table in _core.rope_table(spec, positions))
 
-    def agree(self, tokens: np.ndarray, begin: int, keys: np.ndarray) -> bool:
-        """``keys``: [T, H, D] of the first layer, as in the cache. True when no token stands twice."""
+    def agree(self, tokens: np.ndarray, begin: int, rows: torch.Tensor) -> bool:
+        """``rows``: keys [T, H, D] of the first layer, as in the cache. True when no token stands twice."""
         again, before = _repeated(tokens)
         if len(again) == 0:
             return True
+        keys = rows.float().numpy()
         plain = self._unrotate(keys[again], begin + again)
         expected = self._unrotate(keys[before], begin + before)
-        bound = 2.0**-6 if keys.dtype == np.float16 else 2.0**-8
-        return _alike(plain, expected, bound)
+        return _alike(plain, expected, _ROUNDING[rows.dtype])
 
     def agree_plain(self, tokens: np.ndarray, keys: np.ndarray) -> bool:
         """As ``agree``, of keys [T, ...] without their positions, of a cache in half precision: the
@@ -237,7 +315,7 @@ class RepeatedTokens:
     def _unrotate(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         half = cos.shape[-1]
-        x, y = keys[..., :half].astype(np.float32), keys[..., half : 2 * half].astype(np.float32)
+        x, y = keys[..., :half], keys[..., half : 2 * half]
         scale = cos * cos + sin * sin
         return np.concatenate([(x * cos + y * sin) / scale, (y * cos - x * sin) / scale], axis=-1)
 

@@ -32,7 +32,7 @@ class RankRecords:
 
     def capture(
         self, meta: dict[str, Any], fence: int, tokens: np.ndarray, begin: int,
-        keys: np.ndarray, values: np.ndarray,
+        keys: Any, values: Any,
     ) -> str | None:
         """Stores a record; the text says why it did not. Raises what the core raises."""
         return self.keep(meta, fence, lambda: self._store.capture(meta, tokens, begin, keys, values))
@@ -43,12 +43,21 @@ class RankRecords:
         The text says why it was not stored. Raises what ``store`` raises.
         """
         with self._lock:
-            for name in (meta["key"], meta["scope_hash"]):
-                if self._erased.get(name, -1) > fence:
-                    return "capture_erased"
+            if self._erased_since(meta, fence):
+                return "capture_erased"
             store()
             self._known.add(meta["key"])
         return None
+
+    def capture_rows(
+        self, meta: dict[str, Any], fence: int, tokens: np.ndarray, begin: int,
+        cache: "_core.EngineCache", slots: np.ndarray,
+    ) -> str | None:
+        """As ``capture``, from the engine's own cache."""
+        return self.keep(meta, fence, lambda: self._store.capture_rows(meta, tokens, begin, cache, slots))
+
+    def _erased_since(self, meta: dict[str, Any], fence: int) -> bool:
+        return any(self._erased.get(name, -1) > fence for name in (meta["key"], meta["scope_hash"]))
 
     def evicted(self) -> list[str]:
         """Records that were here and no longer are; each is told once."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +23,8 @@ from inferscale.vllm.settings import Settings, budget_bytes, free_host_memory
 from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
+
+_MAX_THREADS = 4  # of a load; what it needs is bandwidth, which few threads use up
 
 
 class WorkerSide:
@@ -73,16 +78,19 @@ class WorkerSide:
         self._shape = whole["shape"] | {"n_kv_heads": heads}  # of this rank
         self._spec = _core.ModelSpec.from_dict(whole)
         self._max_positions = int(self._config.model_config.max_model_len)
-        store = _core.RecordStore(
-            str(self._settings.data_dir / f"rank-{self._rank}"),
-            self._settings.host_budget,
-            self._settings.disk_budget,
-            self._spec,
-            self._codec,
-            self._rank,
-            self._n_ranks,
-            self._max_positions,
-        )
+        with _on_all_processors() as processors:
+            self._threads = min(_MAX_THREADS, processors)
+            store = _core.RecordStore(
+                str(self._settings.data_dir / f"rank-{self._rank}"),
+                self._settings.host_budget,
+                self._settings.disk_budget,
+                self._spec,
+                self._codec,
+                self._rank,
+                self._n_ranks,
+                self._max_positions,
+                self._threads,
+            )
         self._records = RankRecords(store)
         self._about |= {
             "fingerprint": whole["fingerprint"],
@@ -128,9 +136,23 @@ class WorkerSide:
             self._path = self._device_path(adapter, rope, tensors, num_blocks, repeated)
         else:
             self._path = HostPath(
-                self._records, shape, self._block_size, self._writer, self._reader, tensors[0], repeated,
-                self._rank,
+                self._records, shape, self._block_size, self._writer, self._reader, tensors[0],
+                self._cache_in_place(tensors, num_blocks), repeated, self._rank,
             )
+
+    def _cache_in_place(self, tensors: list[torch.Tensor], num_blocks: int) -> "_core.EngineCache | None":
+        """The cache, where the core was seen to read and write it as the engine does."""
+        try:
+            cache = _core.EngineCache(self._reader.pairs)
+            probe.check_in_place(
+                cache, self._writer, self._reader, tensors, num_blocks, self._block_size,
+                self._spec, self._n_ranks, self._max_positions,
+            )
+        except (model.Refused, NotImplementedError, TypeError, ValueError) as reason:
+            logger.info("InferScale: rank %d: the engine's own writer fills its KV cache: %s", self._rank, reason)
+            return None
+        logger.info("InferScale: rank %d: KV cache in place, %d threads", self._rank, self._threads)
+        return cache
 
     def _device_path(
         self, adapter: ModuleType, rope: Any, tensors: list[torch.Tensor], num_blocks: int,
@@ -228,6 +250,22 @@ class WorkerSide:
             self._path.close()
         if self._records is not None:
             self._records.close()
+
+
+@contextmanager
+def _on_all_processors() -> Iterator[int]:
+    """Threads that are made meanwhile run on every processor that a thread of this process has: the
+    engine keeps each of its own to one. Gives their number."""
+    own = os.sched_getaffinity(0)
+    every = set(own)
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it may have ended
+            every |= os.sched_getaffinity(int(thread))
+    os.sched_setaffinity(0, every)
+    try:
+        yield len(every)
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _layer_number(name: str) -> tuple[int, str]:

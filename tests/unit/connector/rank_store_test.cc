@@ -100,6 +100,8 @@ TEST_P(RankStoreTest, OptionsAreChecked) {
   EXPECT_EQ(code([](auto& o) { o.spec.rope.rotary_dim = 10; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.spec.rope.rotary_dim = 7; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.codec = static_cast<KvCodec>(9); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.threads = 0; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.threads = 17; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_count = 0; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_index = 1; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_count = 3; }), StatusCode::kInvalidArgument);
@@ -169,24 +171,42 @@ TEST_P(RankStoreTest, ARestartFindsTheRecords) {
   EXPECT_EQ(back.v, rows.v);
 }
 
-TEST_P(RankStoreTest, DamagedRecordsAreNamedAndDropped) {
-  const TempDirectory directory;
-  ASSERT_TRUE(capture(*open(options(directory.path())), 1, Rows(3, model().shape, 1)).ok());
-  for (const auto& path : files_below(directory.path() / "kv")) {
+// Flips a bit of each segment.
+void damage(const std::filesystem::path& directory, std::size_t at) {
+  for (const auto& path : files_below(directory / "kv")) {
     std::vector<std::byte> bytes = read_bytes(path);
-    if (bytes.size() > 700) {  // in the middle of the record's values
-      bytes[600] ^= std::byte{1};
+    if (bytes.size() > 700) {
+      bytes[at] ^= std::byte{1};
       write_bytes(path, bytes);
     }
   }
+}
+
+// Listing reads headers and token ids alone: values are verified at first use.
+TEST_P(RankStoreTest, DamagedRecordsAreNamedAndDropped) {
+  const TempDirectory directory;
+  ASSERT_TRUE(capture(*open(options(directory.path())), 1, Rows(3, model().shape, 1)).ok());
+  damage(directory.path(), 600);  // in the middle of the record's values
   const auto store = open(options(directory.path()));
   ASSERT_TRUE(store->contains(key_of(1)));
+  EXPECT_EQ(store->records()->size(), 1U);
+  EXPECT_EQ(store->unreadable(), 0U);
   const LoadItem item = item_of(1, 10);
   const PreparedLoad load = store->prepare(std::span(&item, 1));
   EXPECT_EQ(load.status().code(), StatusCode::kDataLoss) << load.status().to_string();
   EXPECT_EQ(load.failed_key(), key_of(1));
   EXPECT_FALSE(store->contains(key_of(1)));
   EXPECT_TRUE(store->verify()->corrupt.empty());
+}
+
+TEST_P(RankStoreTest, RecordsWithOtherTokenIdsAreNotListed) {
+  const TempDirectory directory;
+  ASSERT_TRUE(capture(*open(options(directory.path())), 1, Rows(3, model().shape, 1)).ok());
+  damage(directory.path(), 64 + 64 + 152 + 1);  // headers of segment, entry and record
+  const auto store = open(options(directory.path()));
+  EXPECT_TRUE(store->records()->empty());
+  EXPECT_EQ(store->unreadable(), 1U);
+  EXPECT_FALSE(store->contains(key_of(1)));
 }
 
 TEST_P(RankStoreTest, ALoadOutlivesAnEraseAndTheStore) {

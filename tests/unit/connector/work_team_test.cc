@@ -1,0 +1,60 @@
+#include "connector/work_team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace inferscale::testing {
+namespace {
+
+TEST(WorkTeam, DoesEveryPartOnce) {
+  for (const unsigned threads : {0U, 1U, 2U, 5U, 100U}) {
+    WorkTeam team(threads);
+    for (const std::size_t total : {0U, 1U, 2U, 7U, 30U, 1000U}) {
+      std::vector<std::atomic<int>> done(total);
+      team.run(total, [&](std::size_t first, std::size_t count) {
+        for (std::size_t i = first; i < first + count; ++i) {
+          ++done[i];
+        }
+      });
+      for (const std::atomic<int>& times : done) {
+        ASSERT_EQ(times, 1);
+      }
+    }
+  }
+}
+
+// Each of two parts waits for the other: one thread alone would never end.
+TEST(WorkTeam, WorksAtOnce) {
+  WorkTeam team(2);
+  std::atomic<int> begun = 0;
+  team.run(2, [&](std::size_t, std::size_t count) {
+    begun += static_cast<int>(count);
+    while (begun < 2) {
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_EQ(begun, 2);
+}
+
+TEST(WorkTeam, SeveralCallersShareIt) {
+  WorkTeam team(3);
+  std::atomic<std::size_t> sum = 0;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        team.run(10, [&](std::size_t, std::size_t count) { sum += count; });
+      }
+    });
+  }
+  for (std::thread& caller : callers) {
+    caller.join();
+  }
+  EXPECT_EQ(sum, 4U * 200 * 10);
+}
+
+}  // namespace
+}  // namespace inferscale::testing
