@@ -61,8 +61,8 @@ void check(std::span<const std::byte> bytes, const StateSpec& spec) {
     return;
   }
   const std::size_t rows = view.rows.n_rows;
-  check_rows(view.rows.k, rows * view.rows.k_row_stride, bytes, spec.shape.n_layers);
-  check_rows(view.rows.v, rows * view.rows.v_row_stride, bytes, spec.shape.n_layers);
+  check_rows(view.rows.k, rows * view.rows.k_strides.row, bytes, spec.shape.n_layers);
+  check_rows(view.rows.v, rows * view.rows.v_strides.row, bytes, spec.shape.n_layers);
   inferscale::StateBuffer again;
   require(again.prepare(spec, view.positions).ok());
   require(again.bytes().size() == bytes.size());

@@ -57,8 +57,8 @@ class Workload {
     }
     cache_.dtype = KvCodec::kF16;
     cache_.shape = shape_;
-    cache_.k_head_stride = cache_.v_head_stride = shape_.head_dim_k * 2;
-    cache_.k_row_stride = cache_.v_row_stride = shape_.k_elements() * 2;
+    cache_.k_strides.head = cache_.v_strides.head = shape_.head_dim_k * 2;
+    cache_.k_strides.row = cache_.v_strides.row = shape_.k_elements() * 2;
     cache_.n_rows = n_rows_;
     for (std::uint32_t i = 0; i < n_facts_; ++i) {
       records_.push_back(make_record());
@@ -86,10 +86,9 @@ class Workload {
     ConstCacheLayout view{cache_.dtype, cache_.shape, {}, {}};
     view.k.assign(cache_.k.begin(), cache_.k.end());
     view.v.assign(cache_.v.begin(), cache_.v.end());
-    view.k_row_stride = cache_.k_row_stride;
-    view.k_head_stride = cache_.k_head_stride;
-    view.v_row_stride = cache_.v_row_stride;
-    view.v_head_stride = cache_.v_head_stride;
+    view.k_strides = cache_.k_strides;
+    view.v_strides = cache_.v_strides;
+    view.rows_per_block = cache_.rows_per_block;
     view.n_rows = cache_.n_rows;
     return view;
   }
@@ -156,7 +155,7 @@ void memcpy_rows(benchmark::State& state, const Model& model) {
   for (auto _ : state) {
     for (const ComposeItem& item : work.items()) {
       for (std::uint32_t layer = 0; layer < work.shape().n_layers; ++layer) {
-        const std::size_t offset = item.first_row * cache.k_row_stride;
+        const std::size_t offset = item.first_row * cache.k_strides.row;
         std::memcpy(cache.k[layer] + offset, item.record->layer_k(layer), bytes);
         std::memcpy(cache.v[layer] + offset, item.record->layer_v(layer), bytes);
       }

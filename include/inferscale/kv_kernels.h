@@ -12,20 +12,29 @@
 
 namespace inferscale {
 
-/// Where an engine keeps (or will receive) the rows of each layer: row r of layer l is at
-/// k[l] + r * k_row_stride, head h inside it at + h * k_head_stride; elements of a head are
-/// contiguous. Strides are in bytes. A view: owns nothing.
+/// How many bytes lie between the starts of two neighbours, of keys or of values.
+struct CacheStrides {
+  std::size_t row = 0;
+  std::size_t head = 0;
+  std::size_t element = 0;  ///< of one head; 0: they are contiguous
+  std::size_t block = 0;    ///< of rows; means nothing without blocks
+};
+
+/// Where an engine keeps (or will receive) the rows of each layer. Row r of layer l is at
+/// k[l] + r * row or, in blocks of rows_per_block rows, at
+/// k[l] + (r / rows_per_block) * block + (r % rows_per_block) * row; element i of its head h at
+/// + h * head + i * element. The same for v. Strides may be in any order of size as long as no two
+/// elements overlap. A view: owns nothing.
 template <typename Byte>
 struct BasicCacheLayout {
   KvCodec dtype = KvCodec::kF16;
   KvShape shape;
   std::vector<Byte*> k;  ///< [n_layers]
   std::vector<Byte*> v;  ///< [n_layers]
-  std::size_t k_row_stride = 0;
-  std::size_t k_head_stride = 0;
-  std::size_t v_row_stride = 0;
-  std::size_t v_head_stride = 0;
-  std::size_t n_rows = 0;  ///< rows that exist behind each pointer; checked against
+  CacheStrides k_strides = {};
+  CacheStrides v_strides = {};
+  std::size_t rows_per_block = 0;  ///< 0: no blocks
+  std::size_t n_rows = 0;          ///< rows that exist behind each pointer; whole blocks
 };
 using CacheLayout = BasicCacheLayout<std::byte>;
 using ConstCacheLayout = BasicCacheLayout<const std::byte>;
@@ -42,8 +51,8 @@ struct ComposeItem {
 /// Gathers records, rotates their keys to the target positions (fp32 arithmetic, one rounding to
 /// the cache's dtype) and scatters keys and values into `cache`. Values and unrotated elements are
 /// copied bit for bit when codec and dtype are equal. Thread-safe for disjoint rows. Errors:
-/// kInvalidArgument (shape, rotary_dim, position or row out of range, mixed shapes): checked for
-/// all items before a byte is written.
+/// kInvalidArgument (layout, shape, rotary_dim, position or row out of range, mixed shapes):
+/// checked for all items before a byte is written.
 [[nodiscard]] INFERSCALE_API Status kv_compose(std::span<const ComposeItem> items,
                                                const RopeTable& table, const CacheLayout& cache);
 
@@ -55,8 +64,7 @@ struct CaptureSource {
 };
 
 /// Reads the rows of `builder.n_tokens()` tokens, un-rotates the keys (x = (x'c + y's)/(c²+s²),
-/// fp32, one rounding) and writes them to the builder's layers. Errors: kInvalidArgument, as in
-/// kv_compose.
+/// fp32, one rounding) and writes them to the builder's layers. Errors: as of kv_compose.
 [[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache,
                                                const CaptureSource& source, const RopeTable& table,
                                                RecordBuilder& builder);

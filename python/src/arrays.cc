@@ -91,10 +91,10 @@ BasicCacheLayout<Byte> join(const Side<Byte>& k, const Side<Byte>& v) {
     cache.k.push_back(k.data + layer * k.strides[0]);
     cache.v.push_back(v.data + layer * v.strides[0]);
   }
-  cache.k_row_stride = k.strides[1];
-  cache.k_head_stride = k.strides[2];
-  cache.v_row_stride = v.strides[1];
-  cache.v_head_stride = v.strides[2];
+  cache.k_strides.row = k.strides[1];
+  cache.k_strides.head = k.strides[2];
+  cache.v_strides.row = v.strides[1];
+  cache.v_strides.head = v.strides[2];
   return cache;
 }
 

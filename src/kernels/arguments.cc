@@ -1,5 +1,7 @@
 #include "kernels/arguments.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -8,55 +10,49 @@ namespace {
 
 std::string text(std::size_t value) { return std::to_string(value); }
 
-// How K or V of a layer lies in the cache.
-struct CellGrid {
-  const char* name;  // "k" or "v"
-  std::size_t n_rows;
-  std::size_t n_heads;
-  std::size_t head_bytes;
-  std::size_t row_stride;
-  std::size_t head_stride;
+// One dimension of the cells of a layer: cells i and i + 1 along it are `stride` bytes apart.
+struct Dimension {
+  const char* name;
+  std::size_t count;
+  std::size_t stride;
 };
 
-// (count - 1) * stride + size, or no value when that is not addressable.
-bool extent(std::size_t count, std::size_t stride, std::size_t size, std::size_t* out) {
+// (count - 1) * stride + size, or false when that is not addressable.
+bool extent(const Dimension& along, std::size_t size, std::size_t* out) {
   std::size_t product = 0;
-  return !__builtin_mul_overflow(count - 1, stride, &product) &&
+  return !__builtin_mul_overflow(along.count - 1, along.stride, &product) &&
          !__builtin_add_overflow(product, size, out) &&
          *out <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 }
 
-// Heads lie within rows, or rows within heads; any other arrangement makes cells overlap.
-Status check_grid(const CellGrid& grid) {
-  const std::string name = grid.name;
-  const bool one_head = grid.n_heads == 1;
-  const bool one_row = grid.n_rows <= 1;
-  if (!one_head && grid.head_stride < grid.head_bytes) {
-    return invalid_argument("cache." + name + "_head_stride is " + text(grid.head_stride) +
-                            " bytes; a head needs at least " + text(grid.head_bytes));
-  }
-  if (!one_row && grid.row_stride < grid.head_bytes) {
-    return invalid_argument("cache." + name + "_row_stride is " + text(grid.row_stride) +
-                            " bytes; a row needs at least " + text(grid.head_bytes));
-  }
-  const std::size_t rows = one_row ? 1 : grid.n_rows;
-  std::size_t heads_extent = 0;
-  std::size_t rows_extent = 0;
-  std::size_t all = 0;
-  if (!extent(grid.n_heads, one_head ? 0 : grid.head_stride, grid.head_bytes, &heads_extent) ||
-      !extent(rows, one_row ? 0 : grid.row_stride, grid.head_bytes, &rows_extent) ||
-      !extent(rows, one_row ? 0 : grid.row_stride, heads_extent, &all)) {
-    return invalid_argument("cache." + name + "_row_stride " + text(grid.row_stride) + " and " +
-                            name + "_head_stride " + text(grid.head_stride) + " with " +
-                            text(grid.n_rows) + " rows reach beyond the address space");
-  }
-  const bool rows_hold_heads = one_row || grid.row_stride >= heads_extent;
-  const bool heads_hold_rows = one_head || grid.head_stride >= rows_extent;
-  if (!rows_hold_heads && !heads_hold_rows) {
-    return invalid_argument("cache." + name + "_row_stride " + text(grid.row_stride) + " and " +
-                            name + "_head_stride " + text(grid.head_stride) +
-                            " make cells overlap: row stride at least " + text(heads_extent) +
-                            " or head stride at least " + text(rows_extent) + " bytes");
+// No two cells overlap when each dimension, from the smallest stride up, steps over all that lies
+// within it. `name` is "k" or "v".
+Status check_strides(const std::string& name, const CacheStrides& strides,
+                     const ConstCacheLayout& cache, std::size_t head_dim) {
+  const std::size_t element = codec_element_bytes(cache.dtype);
+  const std::size_t in_block = cache.rows_per_block;
+  Dimension dimensions[] = {
+      {"element", head_dim, strides.element == 0 ? element : strides.element},
+      {"head", cache.shape.n_kv_heads, strides.head},
+      {"row", in_block == 0 ? cache.n_rows : std::min(in_block, cache.n_rows), strides.row},
+      {"block", in_block == 0 ? 1 : cache.n_rows / in_block, strides.block}};
+  std::stable_sort(std::begin(dimensions), std::end(dimensions),
+                   [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
+  std::size_t within = element;
+  for (const Dimension& along : dimensions) {
+    if (along.count <= 1) {
+      continue;  // a stride that is never stepped may be anything
+    }
+    const std::string field = "cache." + name + "_strides." + along.name;
+    if (along.stride < within) {
+      return invalid_argument(field + " is " + text(along.stride) +
+                              " bytes, which makes cells overlap: at least " + text(within) +
+                              " are needed beside the other strides");
+    }
+    if (!extent(along, within, &within)) {
+      return invalid_argument(field + " is " + text(along.stride) + " bytes; " + text(along.count) +
+                              " of them reach beyond the address space");
+    }
   }
   return Status();
 }
@@ -93,12 +89,18 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
   const KvShape& shape = cache.shape;
   INFERSCALE_RETURN_IF_ERROR(check_pointers("k", cache.k, shape.n_layers));
   INFERSCALE_RETURN_IF_ERROR(check_pointers("v", cache.v, shape.n_layers));
-  INFERSCALE_RETURN_IF_ERROR(
-      check_grid({"k", cache.n_rows, shape.n_kv_heads, shape.head_dim_k * element,
-                  cache.k_row_stride, cache.k_head_stride}));
-  INFERSCALE_RETURN_IF_ERROR(
-      check_grid({"v", cache.n_rows, shape.n_kv_heads, shape.head_dim_v * element,
-                  cache.v_row_stride, cache.v_head_stride}));
+  if (cache.rows_per_block > 0 && cache.n_rows % cache.rows_per_block != 0) {
+    return invalid_argument("cache.n_rows is " + text(cache.n_rows) +
+                            "; it must be a multiple of rows_per_block, " +
+                            text(cache.rows_per_block));
+  }
+  INFERSCALE_RETURN_IF_ERROR(check_strides("k", cache.k_strides, cache, shape.head_dim_k));
+  INFERSCALE_RETURN_IF_ERROR(check_strides("v", cache.v_strides, cache, shape.head_dim_v));
+  for (const CacheStrides& strides : {cache.k_strides, cache.v_strides}) {
+    if (strides.element != 0 && strides.element != element) {
+      return unsupported("elements of a head that are not contiguous");
+    }
+  }
   if (table.spec().rotary_dim > shape.head_dim_k) {
     return invalid_argument("rotary_dim of the table is " + text(table.spec().rotary_dim) +
                             "; the cache's head_dim_k allows 0.." + text(shape.head_dim_k));
@@ -154,10 +156,9 @@ ConstCacheLayout as_const(const CacheLayout& cache) {
   view.shape = cache.shape;
   view.k.assign(cache.k.begin(), cache.k.end());
   view.v.assign(cache.v.begin(), cache.v.end());
-  view.k_row_stride = cache.k_row_stride;
-  view.k_head_stride = cache.k_head_stride;
-  view.v_row_stride = cache.v_row_stride;
-  view.v_head_stride = cache.v_head_stride;
+  view.k_strides = cache.k_strides;
+  view.v_strides = cache.v_strides;
+  view.rows_per_block = cache.rows_per_block;
   view.n_rows = cache.n_rows;
   return view;
 }

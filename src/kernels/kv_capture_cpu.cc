@@ -22,13 +22,13 @@ void capture_tile(const ConstCacheLayout& cache, const CaptureSource& run, std::
   for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
     move.head_dim = shape.head_dim_k;
     move.source =
-        kernels::cache_rows(cache.k[layer], first, where, cache.k_row_stride, cache.k_head_stride);
+        kernels::cache_rows(cache.k[layer], first, where, cache.k_strides, cache.rows_per_block);
     move.target =
         kernels::packed_rows(builder.layer_k(layer), first, move.n_heads, move.head_dim * element);
     kernels::rotate_rows(move, rotation);
     move.head_dim = shape.head_dim_v;
     move.source =
-        kernels::cache_rows(cache.v[layer], first, where, cache.v_row_stride, cache.v_head_stride);
+        kernels::cache_rows(cache.v[layer], first, where, cache.v_strides, cache.rows_per_block);
     move.target =
         kernels::packed_rows(builder.layer_v(layer), first, move.n_heads, move.head_dim * element);
     kernels::convert_rows(move);

@@ -26,13 +26,13 @@ void compose_tile(const ComposeItem& item, std::size_t first, std::size_t n_toke
     move.source =
         kernels::packed_rows(record.layer_k(layer), first, move.n_heads, move.head_dim * element);
     move.target =
-        kernels::cache_rows(cache.k[layer], first, where, cache.k_row_stride, cache.k_head_stride);
+        kernels::cache_rows(cache.k[layer], first, where, cache.k_strides, cache.rows_per_block);
     kernels::rotate_rows(move, rotation);
     move.head_dim = shape.head_dim_v;
     move.source =
         kernels::packed_rows(record.layer_v(layer), first, move.n_heads, move.head_dim * element);
     move.target =
-        kernels::cache_rows(cache.v[layer], first, where, cache.v_row_stride, cache.v_head_stride);
+        kernels::cache_rows(cache.v[layer], first, where, cache.v_strides, cache.rows_per_block);
     kernels::convert_rows(move);
   }
 }

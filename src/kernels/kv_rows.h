@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "inferscale/kv_kernels.h"
 #include "inferscale/kv_record.h"
 #include "inferscale/model_spec.h"
 
@@ -13,12 +14,17 @@ namespace inferscale::kernels {
 template <typename Byte>
 struct RowsView {
   Byte* base = nullptr;
-  std::size_t row_stride = 0;           ///< bytes
-  std::size_t head_stride = 0;          ///< bytes
-  const std::uint32_t* rows = nullptr;  ///< row of each token, or null: consecutive from `base`
+  CacheStrides strides;
+  std::size_t rows_per_block = 0;
+  std::size_t first_row = 0;            ///< of token 0, when there are no `rows`
+  const std::uint32_t* rows = nullptr;  ///< row of each token, or null: consecutive
 
   [[nodiscard]] Byte* token(std::size_t t) const {
-    return base + (rows != nullptr ? std::size_t{rows[t]} : t) * row_stride;
+    const std::size_t row = rows != nullptr ? std::size_t{rows[t]} : first_row + t;
+    if (rows_per_block == 0) {
+      return base + row * strides.row;
+    }
+    return base + row / rows_per_block * strides.block + row % rows_per_block * strides.row;
   }
 };
 
@@ -27,9 +33,9 @@ template <typename Byte>
 [[nodiscard]] RowsView<Byte> packed_rows(Byte* layer, std::size_t first, std::size_t n_heads,
                                          std::size_t head_bytes) {
   RowsView<Byte> view;
-  view.head_stride = head_bytes;
-  view.row_stride = n_heads * head_bytes;
-  view.base = layer + first * view.row_stride;
+  view.strides.head = head_bytes;
+  view.strides.row = n_heads * head_bytes;
+  view.base = layer + first * view.strides.row;
   return view;
 }
 
@@ -43,12 +49,13 @@ struct CacheRows {
 /// Rows of an engine's layer from token `first` of the call on.
 template <typename Byte>
 [[nodiscard]] RowsView<Byte> cache_rows(Byte* layer, std::size_t first, const CacheRows& where,
-                                        std::size_t row_stride, std::size_t head_stride) {
+                                        const CacheStrides& strides, std::size_t rows_per_block) {
   RowsView<Byte> view;
-  view.head_stride = head_stride;
-  view.row_stride = row_stride;
+  view.base = layer;
+  view.strides = strides;
+  view.rows_per_block = rows_per_block;
+  view.first_row = where.first_row + first;
   view.rows = where.rows.empty() ? nullptr : where.rows.data() + first;
-  view.base = where.rows.empty() ? layer + (where.first_row + first) * row_stride : layer;
   return view;
 }
 

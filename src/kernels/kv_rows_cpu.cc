@@ -89,8 +89,8 @@ void convert_rows_of(const RowMove& move) {
     std::byte* to = move.target.token(t);
     for (std::size_t h = 0; h < move.n_heads; ++h) {
       convert_run<S, D>(from, to, move.head_dim);
-      from += move.source.head_stride;
-      to += move.target.head_stride;
+      from += move.source.strides.head;
+      to += move.target.strides.head;
     }
   }
 }
@@ -113,8 +113,8 @@ void rotate_rows_of(const RowMove& move, const Rotation& rotation) {
       if (rest > 0) {
         convert_run<S, D>(from + rotary_dim * S::kBytes, to + rotary_dim * D::kBytes, rest);
       }
-      from += move.source.head_stride;
-      to += move.target.head_stride;
+      from += move.source.strides.head;
+      to += move.target.strides.head;
     }
   }
 }
@@ -166,14 +166,15 @@ HWY_EXPORT(rotate_rows_target);
 RowMove joined(RowMove move) {
   const std::size_t source_bytes = codec_element_bytes(move.source_codec);
   const std::size_t target_bytes = codec_element_bytes(move.target_codec);
-  const bool heads_follow = move.source.head_stride == move.head_dim * source_bytes &&
-                            move.target.head_stride == move.head_dim * target_bytes;
+  const bool heads_follow = move.source.strides.head == move.head_dim * source_bytes &&
+                            move.target.strides.head == move.head_dim * target_bytes;
   if (heads_follow || move.n_heads == 1) {
     move.head_dim *= move.n_heads;
     move.n_heads = 1;
     const bool rows_follow = move.source.rows == nullptr && move.target.rows == nullptr &&
-                             move.source.row_stride == move.head_dim * source_bytes &&
-                             move.target.row_stride == move.head_dim * target_bytes;
+                             move.source.rows_per_block == 0 && move.target.rows_per_block == 0 &&
+                             move.source.strides.row == move.head_dim * source_bytes &&
+                             move.target.strides.row == move.head_dim * target_bytes;
     if (rows_follow) {
       move.head_dim *= move.n_tokens;
       move.n_tokens = 1;

@@ -179,8 +179,8 @@ double changed_share(const std::vector<std::byte>& a, const std::vector<std::byt
     total += bytes / element;
   };
   for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
-    compare(left.rows.k[layer], right.rows.k[layer], left.rows.n_rows * left.rows.k_row_stride);
-    compare(left.rows.v[layer], right.rows.v[layer], left.rows.n_rows * left.rows.v_row_stride);
+    compare(left.rows.k[layer], right.rows.k[layer], left.rows.n_rows * left.rows.k_strides.row);
+    compare(left.rows.v[layer], right.rows.v[layer], left.rows.n_rows * left.rows.v_strides.row);
   }
   return static_cast<double>(changed) / static_cast<double>(total);
 }

@@ -85,9 +85,9 @@ Status check_round_trip(LlamaSequences& sequences, const StateSpec& spec,
   INFERSCALE_RETURN_IF_ERROR(built.prepare(spec, view.positions));
   for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
     std::memcpy(built.rows().k[layer], view.rows.k[layer],
-                view.rows.n_rows * view.rows.k_row_stride);
+                view.rows.n_rows * view.rows.k_strides.row);
     std::memcpy(built.rows().v[layer], view.rows.v[layer],
-                view.rows.n_rows * view.rows.v_row_stride);
+                view.rows.n_rows * view.rows.v_strides.row);
   }
   INFERSCALE_RETURN_IF_ERROR(sequences.write(kScratchSequence, built.bytes()));
   INFERSCALE_ASSIGN_OR_RETURN(const auto again, sequences.read_raw(kScratchSequence));

@@ -127,17 +127,17 @@ void set_strides(const StateSpec& spec, std::size_t cells, BasicCacheLayout<Byte
   const std::size_t element = codec_element_bytes(spec.dtype);
   rows.dtype = spec.dtype;
   rows.shape = spec.shape;
-  rows.k_row_stride = spec.shape.k_elements() * element;
-  rows.k_head_stride = spec.shape.head_dim_k * element;
-  rows.v_row_stride = spec.shape.v_elements() * element;
-  rows.v_head_stride = spec.shape.head_dim_v * element;
+  rows.k_strides.row = spec.shape.k_elements() * element;
+  rows.k_strides.head = spec.shape.head_dim_k * element;
+  rows.v_strides.row = spec.shape.v_elements() * element;
+  rows.v_strides.head = spec.shape.head_dim_v * element;
   rows.n_rows = cells;
 }
 
 bool same_rows(const ConstCacheLayout& a, const ConstCacheLayout& b) {
   for (std::size_t layer = 0; layer < a.k.size(); ++layer) {
-    if (std::memcmp(a.k[layer], b.k[layer], a.n_rows * a.k_row_stride) != 0 ||
-        std::memcmp(a.v[layer], b.v[layer], a.n_rows * a.v_row_stride) != 0) {
+    if (std::memcmp(a.k[layer], b.k[layer], a.n_rows * a.k_strides.row) != 0 ||
+        std::memcmp(a.v[layer], b.v[layer], a.n_rows * a.v_strides.row) != 0) {
       return false;
     }
   }
@@ -259,8 +259,8 @@ void StateBuffer::write_layers(const StateSpec& spec, std::size_t cells, std::si
       offset += cells * row;
     }
   };
-  write(rows_.k_row_stride, rows_.k);
-  write(rows_.v_row_stride, rows_.v);
+  write(rows_.k_strides.row, rows_.k);
+  write(rows_.v_strides.row, rows_.v);
 }
 
 Status StateBuffer::prepare(const StateSpec& spec, std::span<const std::int32_t> positions) {

@@ -65,10 +65,10 @@ struct Rows {
     cache.dtype = KvCodec::kF32;
     cache.shape = shape;
     cache.n_rows = rows;
-    cache.k_head_stride = shape.head_dim_k * 4;
-    cache.v_head_stride = shape.head_dim_v * 4;
-    cache.k_row_stride = shape.k_elements() * 4;
-    cache.v_row_stride = shape.v_elements() * 4;
+    cache.k_strides.head = shape.head_dim_k * 4;
+    cache.v_strides.head = shape.head_dim_v * 4;
+    cache.k_strides.row = shape.k_elements() * 4;
+    cache.v_strides.row = shape.v_elements() * 4;
     for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
       cache.k.push_back(reinterpret_cast<Byte*>(k_data + layer * rows * shape.k_elements()));
       cache.v.push_back(reinterpret_cast<Byte*>(v_data + layer * rows * shape.v_elements()));

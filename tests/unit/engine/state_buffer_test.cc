@@ -23,8 +23,8 @@ std::vector<std::byte> build(const StateSpec& spec, const std::vector<std::int32
   EXPECT_TRUE(buffer.prepare(spec, positions).ok());
   for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
     const CacheLayout& rows = buffer.rows();
-    std::memset(rows.k[layer], static_cast<int>(1 + layer), rows.n_rows * rows.k_row_stride);
-    std::memset(rows.v[layer], static_cast<int>(101 + layer), rows.n_rows * rows.v_row_stride);
+    std::memset(rows.k[layer], static_cast<int>(1 + layer), rows.n_rows * rows.k_strides.row);
+    std::memset(rows.v[layer], static_cast<int>(101 + layer), rows.n_rows * rows.v_strides.row);
   }
   return {buffer.bytes().begin(), buffer.bytes().end()};
 }
@@ -44,14 +44,14 @@ TEST_P(StateBufferTest, ParsesWhatItBuilds) {
   ASSERT_TRUE(view.ok()) << view.status().to_string();
   EXPECT_EQ(view->positions, positions);
   EXPECT_EQ(view->rows.n_rows, 4U);
-  EXPECT_EQ(view->rows.k_row_stride, 8 * codec_element_bytes(spec.dtype));
-  EXPECT_EQ(view->rows.v_head_stride, 6 * codec_element_bytes(spec.dtype));
+  EXPECT_EQ(view->rows.k_strides.row, 8 * codec_element_bytes(spec.dtype));
+  EXPECT_EQ(view->rows.v_strides.head, 6 * codec_element_bytes(spec.dtype));
   ASSERT_EQ(view->rows.k.size(), 3U);
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
-    const std::size_t last = 4 * view->rows.k_row_stride - 1;
+    const std::size_t last = 4 * view->rows.k_strides.row - 1;
     EXPECT_EQ(view->rows.k[layer][0], std::byte(1 + layer));
     EXPECT_EQ(view->rows.k[layer][last], std::byte(1 + layer));
-    EXPECT_EQ(view->rows.v[layer][4 * view->rows.v_row_stride - 1], std::byte(101 + layer));
+    EXPECT_EQ(view->rows.v[layer][4 * view->rows.v_strides.row - 1], std::byte(101 + layer));
   }
 }
 
@@ -167,7 +167,7 @@ TEST_P(StateBufferTest, RandomDamageNeverReadsOutside) {
     const Result<StateView> view = parse_state(bytes, spec);
     if (view.ok() && view->rows.n_rows > 0) {
       const std::byte* end = bytes.data() + bytes.size();
-      ASSERT_LE(view->rows.v.back() + view->rows.n_rows * view->rows.v_row_stride, end);
+      ASSERT_LE(view->rows.v.back() + view->rows.n_rows * view->rows.v_strides.row, end);
     }
   }
 }

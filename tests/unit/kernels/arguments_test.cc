@@ -95,30 +95,70 @@ TEST_F(ArgumentsTest, PointersPerLayer) {
 
 TEST_F(ArgumentsTest, StridesThatOverlap) {
   const auto original = layout;
-  change_layout([](auto& l) { l.k_head_stride -= 1; });
-  expect_refused("cache.k_head_stride is 31 bytes; a head needs at least 32");
-  change_layout([&](auto& l) { l.k_head_stride = original.k_head_stride; });
-  change_layout([](auto& l) { l.k_row_stride -= 2; });
-  expect_refused("make cells overlap");
-  change_layout([&](auto& l) { l.k_row_stride = 8; });
-  expect_refused("cache.k_row_stride is 8 bytes");
-  change_layout([&](auto& l) { l.k_row_stride = original.k_row_stride; });
-  change_layout([](auto& l) { l.v_row_stride = 0; });
-  expect_refused("cache.v_row_stride is 0 bytes");
-  change_layout([&](auto& l) { l.v_row_stride = original.v_row_stride; });
-  change_layout([](auto& l) { l.v_head_stride = 25; });
-  expect_refused("v_head_stride 25");
+  change_layout([](auto& l) { l.k_strides.head -= 1; });
+  expect_refused(
+      "cache.k_strides.head is 31 bytes, which makes cells overlap: at least 32 are needed");
+  change_layout([&](auto& l) { l.k_strides.head = original.k_strides.head; });
+  change_layout([](auto& l) { l.k_strides.row -= 2; });
+  expect_refused("cache.k_strides.row is 94 bytes, which makes cells overlap: at least 96");
+  change_layout([&](auto& l) { l.k_strides.row = 8; });
+  expect_refused("cache.k_strides.row is 8 bytes");
+  change_layout([&](auto& l) { l.k_strides.row = original.k_strides.row; });
+  change_layout([](auto& l) { l.v_strides.row = 0; });
+  expect_refused("cache.v_strides.row is 0 bytes");
+  change_layout([&](auto& l) { l.v_strides.row = original.v_strides.row; });
+  change_layout([](auto& l) { l.v_strides.head = 25; });
+  expect_refused("cache.v_strides.row is 72 bytes, which makes cells overlap: at least 74");
+}
+
+// Blocks of 5 rows, laid out [block][row][head][dim].
+TEST_F(ArgumentsTest, Blocks) {
+  change_layout([](auto& l) {
+    l.rows_per_block = 5;
+    l.k_strides.block = 5 * l.k_strides.row;
+    l.v_strides.block = 5 * l.v_strides.row;
+  });
+  const auto original = layout;
+  change_layout([](auto& l) { l.k_strides.block -= 1; });
+  expect_refused("cache.k_strides.block is 479 bytes, which makes cells overlap: at least 480");
+  change_layout([&](auto& l) { l.k_strides.block = original.k_strides.block; });
+  change_layout([](auto& l) { l.v_strides.block = 0; });
+  expect_refused("cache.v_strides.block is 0 bytes");
+  change_layout([](auto& l) { l.v_strides.block = std::numeric_limits<std::size_t>::max() - 1; });
+  expect_refused("cache.v_strides.block is 18446744073709551614 bytes; 2 of them reach beyond");
+  change_layout([&](auto& l) { l.v_strides.block = original.v_strides.block; });
+  change_layout([](auto& l) { l.rows_per_block = 3; });
+  expect_refused("cache.n_rows is 10; it must be a multiple of rows_per_block, 3");
+  change_layout([](auto& l) { l.rows_per_block = 20; });
+  expect_refused("cache.n_rows is 10; it must be a multiple of rows_per_block, 20");
+  TestCache other(kShape, KvCodec::kF16, kRows);
+  CacheLayout good_layout = original;
+  good_layout.k = other.layout().k;
+  good_layout.v = other.layout().v;
+  const ComposeItem items[] = {item};
+  const Status status = kv_compose(items, *table, good_layout);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
+TEST_F(ArgumentsTest, ElementStrides) {
+  change_layout([](auto& l) { l.k_strides.element = 1; });
+  expect_refused("cache.k_strides.element is 1 bytes, which makes cells overlap: at least 2");
+  change_layout([](auto& l) { l.k_strides.element = 20 * 2; });
+  expect_refused("cache.k_strides.element is 40 bytes, which makes cells overlap");
+  change_layout([](auto& l) { l.k_strides = {2, 16 * 20, 20, 0}; });
+  const ComposeItem items[] = {item};
+  EXPECT_EQ(kv_compose(items, *table, layout).code(), StatusCode::kUnsupported);
 }
 
 TEST_F(ArgumentsTest, StridesBeyondTheAddressSpace) {
   const std::size_t huge = std::numeric_limits<std::size_t>::max();
   const auto original = layout;
-  change_layout([&](auto& l) { l.k_row_stride = huge / 4; });
+  change_layout([&](auto& l) { l.k_strides.row = huge / 4; });
   expect_refused("beyond the address space");
-  change_layout([&](auto& l) { l.k_row_stride = original.k_row_stride; });
-  change_layout([&](auto& l) { l.v_head_stride = huge - 8; });
+  change_layout([&](auto& l) { l.k_strides.row = original.k_strides.row; });
+  change_layout([&](auto& l) { l.v_strides.head = huge - 8; });
   expect_refused("beyond the address space");
-  change_layout([&](auto& l) { l.v_head_stride = original.v_head_stride; });
+  change_layout([&](auto& l) { l.v_strides.head = original.v_strides.head; });
   change_layout([&](auto& l) { l.n_rows = huge; });
   expect_refused("beyond the address space");
 }
@@ -190,8 +230,9 @@ TEST_F(ArgumentsTest, UnusedStridesAreNotChecked) {
   const auto record = random_record(meta_of(shape, KvCodec::kF16), 1, 3);
   TestCache one(shape, KvCodec::kF16, 1);
   CacheLayout free_strides = one.layout();
-  free_strides.k_head_stride = free_strides.v_head_stride = 0;
-  free_strides.k_row_stride = free_strides.v_row_stride = 1;
+  free_strides.k_strides.head = free_strides.v_strides.head = 0;
+  free_strides.k_strides.row = free_strides.v_strides.row = 1;
+  free_strides.rows_per_block = 1;
   const ComposeItem items[] = {{record.get(), 0, 0, {}}};
   const Status status = kv_compose(items, *table, free_strides);
   EXPECT_TRUE(status.ok()) << status.to_string();

@@ -191,18 +191,15 @@ ReferenceRotation::ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint3
 ::testing::AssertionResult ReferenceRotation::turns(std::size_t head_dim, Head from,
                                                     Head to) const {
   const std::size_t n = cos_.size();
-  const std::size_t from_bytes = codec_element_bytes(from.codec);
-  const std::size_t to_bytes = codec_element_bytes(to.codec);
   for (std::size_t i = 0; i < n; ++i) {
     const bool adjacent = pairing_ == RopePairing::kAdjacent;
     const std::size_t ix = adjacent ? 2 * i : i;
     const std::size_t iy = adjacent ? 2 * i + 1 : i + n;
-    const Pair in{read_element(from.codec, from.data + ix * from_bytes),
-                  read_element(from.codec, from.data + iy * from_bytes)};
+    const Pair in{read_element(from.codec, from.at(ix)), read_element(from.codec, from.at(iy))};
     const Pair want = turned(in, turn_, cos_[i], sin_[i]);
     const double norm = std::hypot(want.x, want.y);
-    const double got_x = read_element(to.codec, to.data + ix * to_bytes);
-    const double got_y = read_element(to.codec, to.data + iy * to_bytes);
+    const double got_x = read_element(to.codec, to.at(ix));
+    const double got_y = read_element(to.codec, to.at(iy));
     if (!(std::fabs(got_x - want.x) <= allowed_error(to.codec, want.x, norm))) {
       return element_differs("rotated element", ix, got_x, want.x);
     }
@@ -211,16 +208,13 @@ ReferenceRotation::ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint3
     }
   }
   const std::size_t rotated = 2 * n;
-  return is_converted(head_dim - rotated, {from.codec, from.data + rotated * from_bytes},
-                      {to.codec, to.data + rotated * to_bytes});
+  return is_converted(head_dim - rotated, {from.codec, from.at(rotated), from.stride},
+                      {to.codec, to.at(rotated), to.stride});
 }
 
 ::testing::AssertionResult is_converted(std::size_t count, Head from, Head to) {
-  const std::size_t from_bytes = codec_element_bytes(from.codec);
-  const std::size_t to_bytes = codec_element_bytes(to.codec);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto result =
-        copied(from.codec, from.data + i * from_bytes, to.codec, to.data + i * to_bytes, i);
+    const auto result = copied(from.codec, from.at(i), to.codec, to.at(i), i);
     if (!result) {
       return result;
     }

@@ -35,6 +35,11 @@ enum class Turn { kForward, kBack };  // compose, capture
 struct Head {
   KvCodec codec = KvCodec::kF16;
   const std::byte* data = nullptr;
+  std::size_t stride = 0;  ///< bytes from one element to the next; 0: contiguous
+
+  [[nodiscard]] const std::byte* at(std::size_t i) const {
+    return data + i * (stride == 0 ? codec_element_bytes(codec) : stride);
+  }
 };
 
 /// The rotation of one position, from the spec alone: tables are not used.

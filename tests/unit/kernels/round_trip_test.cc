@@ -45,8 +45,8 @@ struct FlatCache {
   CacheLayout layout() {
     const std::size_t element = codec_element_bytes(dtype);
     CacheLayout layout{dtype, kShape, {k.data()}, {v.data()}};
-    layout.k_row_stride = layout.k_head_stride = 64 * element;
-    layout.v_row_stride = layout.v_head_stride = 2 * element;
+    layout.k_strides.row = layout.k_strides.head = 64 * element;
+    layout.v_strides.row = layout.v_strides.head = 2 * element;
     layout.n_rows = n_rows;
     return layout;
   }
@@ -54,8 +54,8 @@ struct FlatCache {
   ConstCacheLayout const_layout() const {
     const std::size_t element = codec_element_bytes(dtype);
     ConstCacheLayout layout{dtype, kShape, {k.data()}, {v.data()}};
-    layout.k_row_stride = layout.k_head_stride = 64 * element;
-    layout.v_row_stride = layout.v_head_stride = 2 * element;
+    layout.k_strides.row = layout.k_strides.head = 64 * element;
+    layout.v_strides.row = layout.v_strides.head = 2 * element;
     layout.n_rows = n_rows;
     return layout;
   }
