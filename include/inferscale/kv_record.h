@@ -41,6 +41,7 @@ enum class ContextKind : std::uint8_t {
   kNearAny = 9,
   kChain = 10,
   kAlone = 11,
+  kParked = 12,  ///< rows of a conversation, not of a fact; an engine forgets them soon
 };
 [[nodiscard]] INFERSCALE_API const char* context_kind_name(ContextKind kind);
 

@@ -9,7 +9,7 @@
 namespace inferscale {
 namespace {
 
-constexpr ContextKind kLastContextKind = ContextKind::kAlone;
+constexpr ContextKind kLastContextKind = ContextKind::kParked;
 
 /// Parts of a message to sign: each is a byte string with its length before it, integers and counts
 /// in eight bytes, little endian.

@@ -227,6 +227,11 @@ bool DeviceStore::contains(const RecordKey& key) const {
                      [&](const TierPtr& tier) { return tier->contains(key); });
 }
 
+Result<std::shared_ptr<const Record>> DeviceStore::describe(const RecordKey& key) {
+  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const Record> found, below_->describe(key));
+  return found == nullptr ? inspect(key) : found;
+}
+
 Result<std::shared_ptr<const Record>> DeviceStore::inspect(const RecordKey& key) {
   INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const Record> found, below_->inspect(key));
   for (const TierPtr& tier : tiers_) {

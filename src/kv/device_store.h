@@ -66,6 +66,7 @@ class DeviceStore final : public KvStore {
   [[nodiscard]] Status put(const RecordKey& key, std::shared_ptr<const Record> record) override;
   [[nodiscard]] bool contains(const RecordKey& key) const override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) override;
+  [[nodiscard]] Result<std::shared_ptr<const Record>> describe(const RecordKey& key) override;
   [[nodiscard]] Result<EraseCounts> erase(std::span<const RecordKey> keys) override;
   [[nodiscard]] Result<EraseCounts> erase_scope(const Hash128& scope) override;
   [[nodiscard]] std::vector<RecordKey> keys() const override;

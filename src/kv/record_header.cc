@@ -23,7 +23,7 @@ bool known_codec(std::uint32_t value) {
 }
 
 bool known_context_kind(std::uint32_t value) {
-  return value <= static_cast<std::uint32_t>(ContextKind::kAlone);
+  return value <= static_cast<std::uint32_t>(ContextKind::kParked);
 }
 
 /// What must hold before any other field may be believed.

@@ -62,6 +62,8 @@ const char* context_kind_name(ContextKind kind) {
       return "chain";
     case ContextKind::kAlone:
       return "alone";
+    case ContextKind::kParked:
+      return "parked";
   }
   return "unknown";
 }

@@ -10,6 +10,7 @@ std::unique_ptr<EncodeContext> make_encode_context(const ContextSpec& spec,
                                                    const ContextSources& sources) {
   switch (spec.kind) {
     case ContextKind::kPrefix:  // never configured
+    case ContextKind::kParked:
     case ContextKind::kHeader:
     case ContextKind::kPrimer:
       return std::make_unique<PrimerContext>(spec.n, sources);

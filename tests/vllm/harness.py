@@ -90,7 +90,7 @@ class Engine:
             "model": model, "dtype": "float32", "enforce_eager": True, "seed": 0,
             "max_model_len": 1024, "max_num_batched_tokens": 1024, "block_size": BLOCK,
             "num_gpu_blocks_override": 256, "kv_cache_memory_bytes": 768 << 20,
-            "enable_prefix_caching": True, "disable_log_stats": False,
+            "enable_prefix_caching": True, "disable_log_stats": False, "max_logprobs": -1,
         } | options
         if connector:
             settings["kv_transfer_config"] = KVTransferConfig(

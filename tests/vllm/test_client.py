@@ -72,6 +72,31 @@ def test_a_reply_streams_what_it_ends_with(client):
     assert streamed.stdout.strip() == client.ask()["answer"].strip()
 
 
+def test_facts_of_every_turn_of_a_conversation_are_injected(client):
+    """Each turn brings facts that the conversation does not have yet; what stands before them was parked."""
+    for fact in ["Nils has a parrot named Coco.", "Nils lives in Lisbon.", "Nils plays chess on Mondays.",
+                 "Nils studies marine biology."]:
+        assert client.run("add", fact, scope="user=nils")["facts_encoded"] >= 1
+    questions = ["What is the name of the parrot of Nils?", "In which city does Nils live: Lisbon?",
+                 "On which days does Nils play chess?", "What does Nils study: marine biology?"]
+    command = [str(PROGRAM), "chat", "--k", "1", "--top-j", "0", "--max-tokens", "8", "--json", "--data", str(client.data),
+               "--scope", "user=nils", "--embedder", "none", "--engine", f"vllm={client.server.url}"]
+    done = subprocess.run(command, input="\n".join(questions) + "\n", capture_output=True, text=True, timeout=300,
+                          check=True)
+    turns, rest = [], done.stdout.strip()
+    while rest:
+        turn, end = json.JSONDecoder().raw_decode(rest)
+        turns.append(turn)
+        rest = rest[end:].strip()
+    assert len(turns) == len(questions)
+    assert sum(len(turn["facts"]) for turn in turns) == 4, turns
+    for turn in turns:
+        assert all(fact["state"] == "injected" for fact in turn["facts"]), turn
+        assert [entry["reason"] for entry in turn["fallbacks"]] == ["keywords_only"], turn  # no embedder
+    for turn in turns[1:]:
+        assert turn["tokens"]["prefilled"] < 40, turn  # the question and the words around it
+
+
 def test_names_of_control_tokens_in_a_question_stay_text(client):
     answer = client.run("ask", "What does <|im_end|> mean?", "--k", "0", "--max-tokens", "4")
     assert answer["tokens"]["generated"] > 0

@@ -319,10 +319,10 @@ def parts(tmp_path):
     return epochs, book, ranks, erasure.Eraser(epochs, book, ranks)
 
 
-def put(epochs, book, key, scope=ALICE):
+def put(epochs, book, key, scope=ALICE, kind="header"):
     digest, _ = epochs.learn_scope(scope)
     book.learn_scope(scope)
-    info = RecordInfo(digest, "header", "00" * 16, np.arange(3, dtype=np.int32))
+    info = RecordInfo(digest, kind, "00" * 16, np.arange(3, dtype=np.int32))
     book.expect(key, info)
     assert not book.arrived(0, key) and not book.ready(key), "ready on one rank is not ready"
     assert book.arrived(1, key) and book.ready(key)
@@ -357,6 +357,21 @@ def test_an_epoch_that_jumps_means_that_everything_goes(parts):
     put(epochs, book, KEYS[1])
     assert eraser.erase(OWNER, 3, {"keys": [KEYS[0]]})["records"] == 2
     assert ranks.calls[-1][1] == [digest] and not book.ready(KEYS[1])
+
+
+def test_rows_of_conversations_go_with_every_erasure_of_their_owner(parts):
+    epochs, book, ranks, eraser = parts
+    epochs.start(OWNER, 1)
+    put(epochs, book, KEYS[0])
+    put(epochs, book, KEYS[1])
+    put(epochs, book, KEYS[2], kind="parked")
+    put(epochs, book, KEYS[3], ALICE | {"agent": "tutor"}, kind="parked")
+    put(epochs, book, KEYS[4], ALICE | {"user": "bob"}, kind="parked")
+    assert eraser.erase(OWNER, 2, {"keys": [KEYS[0]]})["records"] == 3
+    assert sorted(ranks.calls[-1][0]) == [KEYS[0], KEYS[2], KEYS[3]]
+    assert [book.ready(key) for key in KEYS] == [False, True, False, False, True]
+    eraser.erase_shared([])
+    assert not book.ready(KEYS[4]), "shared facts may have been seen by anybody"
 
 
 def test_erase_by_scope(parts):

@@ -55,14 +55,21 @@ class Eraser:
             return self._carry_out(owner, epoch, order)
 
     def erase_shared(self, keys: list[str]) -> dict[str, Any]:
-        """Erases records that belong to no user: headers and primers. Raises ValueError, RankError."""
+        """Erases records that belong to no user: headers and primers; and the rows of all
+        conversations, which may have seen them. Raises ValueError, RankError."""
         with self._lock:
             users = {digest for digest, scope in self._epochs.scopes().items() if scope["user"]}
             for key in keys:
                 info = self._book.info(key)
                 if info is not None and info.scope_hash in users:
                     raise ValueError(f"record {key} belongs to a user: give tenant, user and epoch")
-            return self._apply(keys, set(), 0)
+            return self._apply([*keys, *self._book.parked()], set(), 0)
+
+    def forget(self, keys: list[str]) -> None:
+        """Erases records that nobody was promised. Returns at once; a thread does it."""
+        threading.Thread(
+            target=self._forget, args=(keys,), name="inferscale-forget", daemon=True
+        ).start()
 
     def catch_up(self, owner: Owner, epoch: int) -> None:
         """A request knows a later epoch: an erasure was missed, so everything of the owner goes.
@@ -86,6 +93,13 @@ class Eraser:
             for owner, epoch, order in self._epochs.unfinished():
                 self._carry_out(owner, epoch, order)
 
+    def _forget(self, keys: list[str]) -> None:
+        try:
+            with self._lock:
+                self._apply(keys, set(), 0)
+        except Exception as error:  # they are in no index any more; the next start erases them
+            logger.warning("InferScale: erasing parked records failed: %s", error)
+
     def _catch_up(self, owner: Owner, epoch: int) -> None:
         try:
             self.erase(owner, epoch, {"all": True})
@@ -108,7 +122,9 @@ class Eraser:
                 for digest, scope in self._epochs.scopes(owner).items()
                 if all(what["scope"][name] in ("", scope[name]) for name in ("agent", "run"))
             }
-        receipt = self._apply(list(what.get("keys", [])), scopes, epoch)
+        # Rows of conversations may have seen what is erased, and nobody else knows of them.
+        parked = self._book.parked(set(self._epochs.scopes(owner)))
+        receipt = self._apply([*what.get("keys", []), *parked], scopes, epoch)
         self._epochs.end_erase(owner, epoch, receipt)
         return receipt
 

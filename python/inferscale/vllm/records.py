@@ -10,6 +10,10 @@ import numpy as np
 from inferscale import _core
 
 
+PARKED = "parked"  # the context kind of rows of a conversation
+MAX_PARKED = 64  # of one scope; the oldest go first
+
+
 @dataclass(frozen=True)
 class RecordInfo:
     """Of a record that at least one rank has or is about to have."""
@@ -92,6 +96,16 @@ class RecordBook:
             if gone or pending:
                 self._index.erase(list(gone | pending))
             return present
+
+    def parked(self, scopes: set[str] | None = None) -> list[str]:
+        """Keys of parked records, stored or on their way, of these scopes or of all; oldest first."""
+        with self._lock:
+            infos = {**self._infos, **{key: entry.info for key, entry in self._pending.items()}}
+        return [
+            key
+            for key, info in infos.items()
+            if info.kind == PARKED and (scopes is None or info.scope_hash in scopes)
+        ]
 
     def match(self, prompt: np.ndarray, params: "_core.RequestParams") -> "_core.Match":
         """The longest leading run of records in a prompt."""

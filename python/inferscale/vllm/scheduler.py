@@ -19,7 +19,7 @@ from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.erasure import Eraser
 from inferscale.vllm.messages import LoadItem, LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.ranks import Ranks
-from inferscale.vllm.records import RecordBook, RecordInfo
+from inferscale.vllm.records import MAX_PARKED, PARKED, RecordBook, RecordInfo
 from inferscale.vllm.settings import Settings
 from inferscale.vllm.trace import Trace, TraceRing
 from inferscale.vllm.tracking import InjectedBlocks, Tracked
@@ -71,16 +71,20 @@ class SchedulerSide:
         for scope in scopes.values():
             self.book.learn_scope(scope)
         strangers: set[str] = set()
+        parked: set[str] = set()
         for rank in range(len(self.ranks)):
             for record in self.ranks.records(rank):
                 if record["scope"] not in scopes:
                     strangers.add(record["scope"])  # nobody could ask for it, or delete it
                     continue
+                if record["kind"] == PARKED:
+                    parked.add(record["key"])  # the prefix cache that it goes on from is gone
+                    continue
                 tokens = np.asarray(record["tokens"], dtype=np.int32)
                 info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
                 self.book.add(rank, record["key"], info)
-        if strangers:
-            self.ranks.erase([], sorted(strangers), self.eraser.fence())
+        if strangers or parked:
+            self.ranks.erase(sorted(parked), sorted(strangers), self.eraser.fence())
 
     # -- a request's life ------------------------------------------------------------------------
 
@@ -279,6 +283,13 @@ class SchedulerSide:
         loads, self._loads = self._loads, []
         return [block for job in loads for block in job.block_ids]
 
+    def _bound_parked(self, key: str) -> None:
+        info = self.book.info(key)
+        if info is not None and info.kind == PARKED:
+            old = self.book.parked({info.scope_hash})[:-MAX_PARKED]
+            if old:
+                self.eraser.forget(old)
+
     def _emit_captures(self, tracked: Tracked, reach: int, meta: StepMetadata) -> None:
         waiting = []
         for plan in tracked.captures:
@@ -311,6 +322,7 @@ class SchedulerSide:
         for rank, key in acks.captured:
             if self.book.arrived(rank, key):
                 self.count("captures")
+                self._bound_parked(key)
                 trace = self._capturing.pop(key, None)
                 if trace is not None:
                     trace.captured = [*trace.captured, key]

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "engine/run_plan.h"
 #include "engine/vllm/json_call.h"
+#include "engine/vllm/parking.h"
 #include "engine/vllm/remote_kv_store.h"
 #include "engine/vllm/vllm_request.h"
 
@@ -75,6 +76,7 @@ class VllmEngine final : public Engine {
         vllm::ServerTokenizer::open(*engine->client_, options.address.url, model.id));
     engine->chat_format_.emplace(*engine->client_, options.address.url, model.id);
     engine->model_ = model.id;
+    engine->parking_.emplace(std::max(info.block_size, 1U));
     engine->fill_info(info, model);
     return std::unique_ptr<Engine>(std::move(engine));
   }
@@ -83,8 +85,11 @@ class VllmEngine final : public Engine {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const ChatFormat& chat_format() const override { return *chat_format_; }
   Result<RunResult> run(RunRequest request) override;
-  /// The server forgets by itself.
-  Status drop_session(const std::string&) override { return Status(); }
+  /// The server forgets its part by itself.
+  Status drop_session(const std::string& session) override {
+    parking_->forget(session);
+    return Status();
+  }
 
  private:
   explicit VllmEngine(const VllmOptions& options)
@@ -98,12 +103,15 @@ class VllmEngine final : public Engine {
   }
   [[nodiscard]] Result<std::vector<vllm::BranchOutcome>> run_branches(const RunRequest& request,
                                                                       const RunPlan& plan);
+  [[nodiscard]] Status check_run(const RunRequest& request) const;
+  void note_session(const RunRequest& request, bool parks, const vllm::BranchOutcome& outcome);
 
   const VllmOptions options_;
   const std::unique_ptr<HttpClient> client_;
   vllm::ControlClient control_;
   std::unique_ptr<vllm::ServerTokenizer> tokenizer_;
   std::optional<vllm::ServerChatFormat> chat_format_;
+  std::optional<vllm::ParkingLot> parking_;
   std::string model_;
   EngineInfo info_;
   std::atomic<int> runs_{0};
@@ -126,16 +134,17 @@ void VllmEngine::fill_info(const vllm::ControlInfo& control, const ServedModel& 
 /// The first branch alone, so that what all share is in the server's prefix cache for the others.
 Result<std::vector<vllm::BranchOutcome>> VllmEngine::run_branches(const RunRequest& request,
                                                                   const RunPlan& plan) {
+  const std::vector<RecordKey> before = parking_->before(request);
   std::vector<vllm::BranchOutcome> outcomes(request.branches.size());
-  INFERSCALE_ASSIGN_OR_RETURN(outcomes[0],
-                              vllm::run_branch(parts(), request, plan, request.branches[0]));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      outcomes[0], vllm::run_branch(parts(), request, plan, request.branches[0], before));
   std::atomic<std::size_t> next{1};
   std::mutex mutex;
   Status failed;
   const auto work = [&] {
     for (std::size_t i = next.fetch_add(1); i < outcomes.size(); i = next.fetch_add(1)) {
       Result<vllm::BranchOutcome> outcome =
-          vllm::run_branch(parts(), request, plan, request.branches[i]);
+          vllm::run_branch(parts(), request, plan, request.branches[i], before);
       const std::lock_guard lock(mutex);
       if (outcome.ok()) {
         outcomes[i] = std::move(outcome).value();
@@ -223,14 +232,46 @@ void note_counts(std::size_t prompt, const vllm::BranchOutcome& outcome, RunResu
   }
 }
 
-Result<RunResult> VllmEngine::run(RunRequest request) {
-  const Stopwatch watch;
+Status VllmEngine::check_run(const RunRequest& request) const {
   INFERSCALE_RETURN_IF_ERROR(check_request(request, info_));
   for (const Branch& branch : request.branches) {
     if (!branch.score_positions.empty()) {
       return unsupported(
           "a vLLM server gives no whole distributions: what compares or scores needs the embedded "
           "engine");
+    }
+  }
+  return Status();
+}
+
+void VllmEngine::note_session(const RunRequest& request, bool parks,
+                              const vllm::BranchOutcome& outcome) {
+  if (!parks) {
+    parking_->turn_ran(request.session, outcome.trace);
+    return;
+  }
+  std::vector<TokenId> tokens = sequence_tokens(request, request.branches.front());
+  std::optional<vllm::RequestTrace::Span> record;
+  for (const CaptureRange& range : request.branches.front().captures) {
+    const auto ids = std::span(tokens).subspan(range.begin, range.end - range.begin);
+    const RecordKey key = make_record_key(options_.secret, range.meta, ids);
+    const std::vector<RecordKey>& captured = outcome.trace.captured;
+    if (std::find(captured.begin(), captured.end(), key) != captured.end()) {
+      record = {key, range.begin, range.end};
+    }
+  }
+  parking_->parked(request.session, std::move(tokens), record);
+}
+
+Result<RunResult> VllmEngine::run(RunRequest request) {
+  const Stopwatch watch;
+  INFERSCALE_RETURN_IF_ERROR(check_run(request));
+  const bool parks = vllm::is_parking(request);
+  if (parks) {
+    INFERSCALE_ASSIGN_OR_RETURN(const std::optional<CaptureRange> rest,
+                                parking_->rest(request, info_));
+    if (rest) {
+      request.branches.front().captures.push_back(*rest);
     }
   }
   const RunCount counted(runs_);
@@ -241,6 +282,9 @@ Result<RunResult> VllmEngine::run(RunRequest request) {
   INFERSCALE_ASSIGN_OR_RETURN(const RunPlan plan, make_run_plan(request, info_, nullptr));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<vllm::BranchOutcome> outcomes,
                               run_branches(request, plan));
+  if (!request.session.empty()) {
+    note_session(request, parks, outcomes.front());
+  }
   RunResult result;
   result.fallbacks = plan.fallbacks;
   note_segments(request, plan, outcomes, options_.secret, result);

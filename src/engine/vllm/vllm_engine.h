@@ -21,10 +21,10 @@ struct VllmOptions {
 /// is one request for each branch, and what was injected and captured is what the connector says
 /// afterwards, never what was asked for. A request whose records could not be loaded is sent once
 /// more as text ("engine_load_failed"). Sessions are the server's prefix cache: what is cached of a
-/// conversation is reused, in whole blocks, but facts of later turns are text there. Scored
-/// positions are not supported. Errors of opening: kUnavailable (server or control channel do not
-/// answer), kPermissionDenied (another secret), kConflict (the control channel is another
-/// server's), kUnsupported.
+/// conversation is reused, in whole blocks, and a run that generates nothing captures the rest for
+/// the next turn. Scored positions are not supported. Errors of opening: kUnavailable (server or
+/// control channel do not answer), kPermissionDenied (another secret), kConflict (the control
+/// channel is another server's), kUnsupported.
 [[nodiscard]] Result<std::unique_ptr<Engine>> open_vllm_engine(const VllmOptions& options);
 
 /// The store that goes with it; `local` keeps the records of embedded engines. Reaches for the

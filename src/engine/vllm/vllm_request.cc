@@ -144,7 +144,8 @@ void read_trace(const ServerParts& server, const RequestParams& params, BranchOu
 }  // namespace
 
 Result<RequestParams> make_params(const RunRequest& request, const RunPlan& plan,
-                                  const Branch& branch, std::span<const std::byte> secret) {
+                                  const Branch& branch, std::span<const RecordKey> before,
+                                  std::span<const std::byte> secret) {
   RequestParams params;
   INFERSCALE_ASSIGN_OR_RETURN(params.request, fresh_name());
   params.scope = request.run_for.scope;
@@ -156,6 +157,7 @@ Result<RequestParams> make_params(const RunRequest& request, const RunPlan& plan
     params.purpose = RequestPurpose::kEncode;
     params.context = context_kind_name(branch.captures.front().meta.context_kind);
   }
+  params.inject.assign(before.begin(), before.end());
   for (std::size_t i = plan.first_segment; i < plan.last_segment; ++i) {
     const Segment& segment = request.plan[i];
     if (!segment.tokens.empty()) {
@@ -182,10 +184,11 @@ Result<RequestParams> make_params(const RunRequest& request, const RunPlan& plan
 }
 
 Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& request,
-                                 const RunPlan& plan, const Branch& branch) {
+                                 const RunPlan& plan, const Branch& branch,
+                                 std::span<const RecordKey> before) {
   BranchOutcome out;
   INFERSCALE_ASSIGN_OR_RETURN(RequestParams params,
-                              make_params(request, plan, branch, server.secret));
+                              make_params(request, plan, branch, before, server.secret));
   const std::vector<TokenId> prompt = sequence_tokens(request, branch);
   Answer answer(server, request, out);
   const Stopwatch watch;

@@ -27,10 +27,11 @@ struct ServerParts {
   std::span<const std::byte> secret;
 };
 
-/// The parameters of a branch's request. Errors: kInvalidArgument (a capture for nobody that the
-/// request may capture for).
+/// The parameters of a branch's request. `before`: records to inject in front of the plan's own.
+/// Errors: kInvalidArgument (a capture for nobody that the request may capture for).
 [[nodiscard]] Result<RequestParams> make_params(const RunRequest& request, const RunPlan& plan,
                                                 const Branch& branch,
+                                                std::span<const RecordKey> before,
                                                 std::span<const std::byte> secret);
 
 /// What came of a branch's request.
@@ -48,6 +49,7 @@ struct BranchOutcome {
 /// was done with it. `on_token` may be empty. Errors: those of `complete`, kUnavailable (the server
 /// broke it off; cancelled).
 [[nodiscard]] Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& request,
-                                               const RunPlan& plan, const Branch& branch);
+                                               const RunPlan& plan, const Branch& branch,
+                                               std::span<const RecordKey> before);
 
 }  // namespace inferscale::vllm

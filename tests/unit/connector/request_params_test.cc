@@ -264,7 +264,7 @@ TEST(RequestParams, OwnersAreScopes) {
 }
 
 TEST(RequestParams, ContextKindsHaveTheirNames) {
-  for (int i = 0; i <= static_cast<int>(ContextKind::kAlone); ++i) {
+  for (int i = 0; i <= static_cast<int>(ContextKind::kParked); ++i) {
     const auto kind = static_cast<ContextKind>(i);
     const Result<ContextKind> parsed = parse_context_kind(context_kind_name(kind));
     ASSERT_TRUE(parsed.ok());
@@ -273,7 +273,7 @@ TEST(RequestParams, ContextKindsHaveTheirNames) {
   EXPECT_FALSE(parse_context_kind("unknown").ok());
   // The last kind is the one after which there is none: a new one must be added to the parser.
   EXPECT_STREQ(
-      context_kind_name(static_cast<ContextKind>(static_cast<int>(ContextKind::kAlone) + 1)),
+      context_kind_name(static_cast<ContextKind>(static_cast<int>(ContextKind::kParked) + 1)),
       "unknown");
 }
 

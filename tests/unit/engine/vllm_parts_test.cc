@@ -8,6 +8,7 @@
 #include "engine/run_plan.h"
 #include "engine/vllm/address.h"
 #include "engine/vllm/completion.h"
+#include "engine/vllm/parking.h"
 #include "engine/vllm/server_text.h"
 #include "engine/vllm/vllm_request.h"
 #include "support/fake_vllm.h"
@@ -69,6 +70,70 @@ TEST(EventReader, StopsWhereItIsToldToAndAtEndlessLines) {
   }
   EXPECT_FALSE(more);
   EXPECT_TRUE(endless.overlong());
+}
+
+RecordKey key_of(unsigned char n) {
+  RecordKey key;
+  key.value.bytes.front() = std::byte{n};
+  return key;
+}
+
+RunRequest turn_of(std::vector<TokenId> history, std::uint32_t max_tokens) {
+  RunRequest run;
+  run.session = "s";
+  run.plan.push_back({std::move(history), Lease()});
+  run.branches.push_back({{1}, {}, {}});
+  run.sampling.max_tokens = max_tokens;
+  return run;
+}
+
+RequestTrace trace_of(std::vector<RequestTrace::Span> spans) {
+  RequestTrace trace;
+  trace.segments = std::move(spans);
+  return trace;
+}
+
+TEST(ParkingLot, CapturesBehindTheLastBlockAndNamesItNextTime) {
+  ParkingLot lot(4);
+  EngineInfo info;
+  info.injection = true;
+  lot.turn_ran("s", trace_of({{key_of(1), 0, 3}, {key_of(2), 3, 6}}));
+  const RunRequest park = turn_of(std::vector<TokenId>(9, 7), 0);
+  ASSERT_TRUE(is_parking(park));
+  EXPECT_THAT(lot.before(park), ElementsAre(key_of(1), key_of(2)));
+  const auto range = lot.rest(park, info);  // 10 tokens: whole blocks end at 8
+  ASSERT_TRUE(range.ok() && range->has_value());
+  EXPECT_EQ((*range)->begin, 8U);
+  EXPECT_EQ((*range)->end, 10U);
+  lot.parked("s", std::vector<TokenId>(10, 7), RequestTrace::Span{key_of(3), 8, 10});
+  EXPECT_THAT(lot.before(turn_of(std::vector<TokenId>(10, 7), 5)), ElementsAre(key_of(3)));
+  EXPECT_TRUE(lot.before(turn_of(std::vector<TokenId>(10, 8), 5)).empty()) << "other tokens";
+  RunRequest text = turn_of(std::vector<TokenId>(10, 7), 5);
+  text.allow_injection = false;
+  EXPECT_TRUE(lot.before(text).empty());
+  lot.forget("s");
+  EXPECT_TRUE(lot.before(turn_of(std::vector<TokenId>(10, 7), 5)).empty());
+}
+
+TEST(ParkingLot, GoesOnFromInjectedRowsWithinTheLastBlock) {
+  ParkingLot lot(16);
+  EngineInfo info;
+  info.injection = true;
+  lot.turn_ran("s", trace_of({{key_of(1), 0, 5}, {key_of(2), 5, 20}}));
+  const auto range = lot.rest(turn_of(std::vector<TokenId>(24, 7), 0), info);
+  ASSERT_TRUE(range.ok() && range->has_value());
+  EXPECT_EQ((*range)->begin, 20U);
+  lot.parked("s", std::vector<TokenId>(25, 7), RequestTrace::Span{key_of(3), 20, 25});
+  EXPECT_THAT(lot.before(turn_of(std::vector<TokenId>(25, 7), 5)),
+              ElementsAre(key_of(2), key_of(3)));
+}
+
+TEST(ParkingLot, NamesNothingAcrossAGap) {
+  ParkingLot lot(16);
+  lot.turn_ran("s", trace_of({{key_of(1), 0, 20}}));
+  lot.parked("s", std::vector<TokenId>(25, 7), std::nullopt);
+  EXPECT_TRUE(lot.before(turn_of(std::vector<TokenId>(25, 7), 5)).empty());
+  lot.parked("unknown", std::vector<TokenId>(25, 7), std::nullopt);
 }
 
 TEST(ByteLevelNames, SpellBytes) {
@@ -147,7 +212,7 @@ TEST(RequestParameters, CapturesAreOfTheScopeTheTenantOrTheSystem) {
   branch.captures[0].end = 2;
   const auto owner = [&](const Scope& scope) {
     branch.captures[0].meta.scope = scope_hash(scope);
-    return make_params(run, RunPlan(), branch, secret);
+    return make_params(run, RunPlan(), branch, {}, secret);
   };
   EXPECT_EQ(owner(run.run_for.scope)->capture.at(0).owner, RecordOwner::kScope);
   EXPECT_EQ(owner(Scope{"acme", "", "", ""})->capture.at(0).owner, RecordOwner::kTenant);
