@@ -52,7 +52,15 @@ Status DeviceStreams::publish(void* stream) {
 }
 
 Status DeviceStreams::note_use(std::span<const PageLease* const> leases, void* stream) {
-  const Result<DeviceTicket> ticket = clock_->mark(stream);
+  Result<DeviceTicket> ticket = clock_->mark(stream);
+  if (ticket.status().code() == StatusCode::kResourceExhausted) {
+    // Very many records are on their way up. To wait for them is slow; to reuse pages that are
+    // still being read would be wrong.
+    for (const auto& tier : tiers_) {
+      (void)tier->settle();  // a tier that fails says so itself
+    }
+    ticket = clock_->mark(stream);
+  }
   for (const auto& tier : tiers_) {
     if (ticket.ok()) {
       tier->note_use(leases, stream, *ticket);

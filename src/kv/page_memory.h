@@ -27,7 +27,9 @@ class DeviceClock {
   DeviceClock& operator=(const DeviceClock&) = delete;
 
   /// A ticket that passes when what has been put into `stream` until now has been done. Does not
-  /// wait. Errors: kUnavailable (the device failed; nothing that was written is trusted any more).
+  /// wait. Errors: kUnavailable (the device failed; nothing that was written is trusted any more),
+  /// kResourceExhausted (too many that have not passed: those of a memory's copies have once
+  /// PageMemory::settle returns).
   [[nodiscard]] virtual Result<DeviceTicket> mark(void* stream) = 0;
   /// Whether it has passed. Does not wait. False for ever once the device has failed: nobody can
   /// tell then what it still reads.

@@ -297,6 +297,14 @@ Status PageTier::publish(void* stream) {
   return status;
 }
 
+Status PageTier::settle() {
+  const Status status = memory_->settle();
+  if (!status.ok()) {
+    fail(status);
+  }
+  return status;
+}
+
 void PageTier::note_use(std::span<const PageLease* const> leases, void* stream,
                         DeviceTicket ticket) {
   if (ticket == 0) {

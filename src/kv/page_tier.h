@@ -93,6 +93,8 @@ class PageTier : public std::enable_shared_from_this<PageTier> {
   /// Work that is put into `stream` from now on sees what was written before. Errors: kUnavailable:
   /// the tier has failed.
   [[nodiscard]] Status publish(void* stream);
+  /// Returns when all that was written is in its pages. Errors: as `publish`.
+  [[nodiscard]] Status settle();
   /// The stream reads the pages of these leases until the ticket has passed; leases of other tiers
   /// are left alone.
   void note_use(std::span<const PageLease* const> leases, void* stream, DeviceTicket ticket);

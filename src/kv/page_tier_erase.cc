@@ -129,8 +129,7 @@ Status PageTier::finish_erase(Erasing erasing) {
   if (dirty.empty()) {
     return status;
   }
-  if (const Status settled = memory_->settle(); !settled.ok()) {
-    fail(settled);
+  if (const Status settled = settle(); !settled.ok()) {
     status = status.ok() ? settled : status;
   }
   return status.with_context(std::string(name()) + " tier");

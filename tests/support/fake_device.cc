@@ -10,6 +10,9 @@ Result<DeviceTicket> FakeClock::mark(void* stream) {
   if (dead) {
     return unavailable("the fake device is dead");
   }
+  if (exhausted) {
+    return resource_exhausted("too many marks are open");
+  }
   if (immediate) {
     std::erase_if(open_, [&](const Work& work) { return work.stream == stream; });
     return DeviceTicket{0};
@@ -113,6 +116,7 @@ Status FakePageMemory::publish(void* /*stream*/) {
 }
 
 Status FakePageMemory::settle() {
+  clock_->exhausted = false;
   return fail_settle.exchange(false) ? unavailable("an earlier write failed") : Status();
 }
 

@@ -37,7 +37,8 @@ class FakeClock final : public DeviceClock {
 
   std::atomic<bool> immediate{false};
   std::atomic<bool> blocking{false};
-  std::atomic<bool> dead{false};  ///< every call fails from now on
+  std::atomic<bool> exhausted{false};  ///< no mark is left until a memory settles
+  std::atomic<bool> dead{false};       ///< every call fails from now on
   std::atomic<std::uint64_t> waits{0};
 
  private:

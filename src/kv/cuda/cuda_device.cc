@@ -122,6 +122,10 @@ class Capturer final : public PagedCapturer {
   const std::shared_ptr<SharedCapturer> shared_;
 };
 
+/// Tickets that may be open at a time: one of each step, and one of each record that is being
+/// copied up, of which there may be thousands at once.
+constexpr std::size_t kMarks = 16384;
+
 class CudaDevice final : public DeviceBackend {
  public:
   CudaDevice(int device, std::shared_ptr<DeviceClock> clock, std::shared_ptr<PageMemory> gpu,
@@ -190,7 +194,7 @@ Result<std::unique_ptr<DeviceBackend>> make_cuda_device(const DeviceOptions& opt
                                    options.device, devices));
   }
   const cuda::DeviceScope scope(options.device);
-  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<CudaClock> clock, CudaClock::create());
+  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<CudaClock> clock, CudaClock::create(kMarks));
   std::shared_ptr<PageMemory> gpu;
   std::shared_ptr<PageMemory> pinned;
   const std::size_t page_bytes = options.layout.page_bytes();

@@ -184,6 +184,16 @@ TEST(RankStorePaged, ADeviceThatFailsCostsText) {
   EXPECT_NE(stats.tiers.at(0).degraded, "");
 }
 
+TEST(RankStorePaged, TooManyMarksAreWaitedFor) {
+  DeviceRig rig(1, 0);
+  rig.fill(2);
+  rig.device->streams->exhausted = true;
+  { ASSERT_TRUE(rig.compose(rig.prepare(1), rig.three(0)).ok()); }
+  EXPECT_EQ(rig.prepare(2).status().code(), StatusCode::kResourceExhausted) << "it is still read";
+  rig.device->streams->finish(&stream);
+  EXPECT_TRUE(rig.prepare(2).status().ok());
+}
+
 TEST(RankStorePaged, AMarkThatFailsIsTheEndOfAllLeases) {
   DeviceRig rig;
   rig.fill(1);
