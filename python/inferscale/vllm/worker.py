@@ -276,6 +276,7 @@ class WorkerSide:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        self._cache = None
         if self._records is not None:
             self._records.close()
 
@@ -289,11 +290,13 @@ def _on_all_processors() -> Iterator[int]:
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it may have ended
             every |= os.sched_getaffinity(int(thread))
-    os.sched_setaffinity(0, every)
+    with suppress(OSError):  # then they share our processor, which is slower and nothing else
+        os.sched_setaffinity(0, every)
     try:
-        yield len(every)
+        yield len(os.sched_getaffinity(0))
     finally:
-        os.sched_setaffinity(0, own)
+        with suppress(OSError):
+            os.sched_setaffinity(0, own)
 
 
 def _layer_number(name: str) -> tuple[int, str]:
