@@ -101,7 +101,7 @@ class HostPath:
         return self._records.capture(job.meta, job.fence, job.tokens, job.begin, keys, values)
 
     def close(self) -> None:
-        return
+        self._in_place = None  # views of the engine's memory
 
 
 def capture_failure(job: CaptureJob, error: Exception) -> str:

@@ -261,11 +261,13 @@ def _on_all_processors() -> Iterator[int]:
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it may have ended
             every |= os.sched_getaffinity(int(thread))
-    os.sched_setaffinity(0, every)
+    with suppress(OSError):  # then they share our processor, which is slower and nothing else
+        os.sched_setaffinity(0, every)
     try:
-        yield len(every)
+        yield len(os.sched_getaffinity(0))
     finally:
-        os.sched_setaffinity(0, own)
+        with suppress(OSError):
+            os.sched_setaffinity(0, own)
 
 
 def _layer_number(name: str) -> tuple[int, str]:
