@@ -7,7 +7,7 @@
 namespace inferscale::vllm {
 namespace {
 
-Lease describe(const RecordRequest& request) {
+Lease description_of(const RecordRequest& request) {
   RecordMeta meta;
   meta.model_fingerprint = request.model_fingerprint;
   meta.context_id = request.context_id;
@@ -33,7 +33,7 @@ std::vector<Lease> RemoteKvStore::acquire(std::span<const RecordRequest> request
     log_message(LogLevel::kWarning, "no record is used: " + ready.status().to_string());
   }
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    leases.push_back(ready.ok() && (*ready)[i] ? describe(requests[i])
+    leases.push_back(ready.ok() && (*ready)[i] ? description_of(requests[i])
                                                : Lease(MissReason::kAbsent));
   }
   return leases;
