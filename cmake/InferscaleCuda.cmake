@@ -4,7 +4,7 @@
 set(INFERSCALE_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF")
 set_property(CACHE INFERSCALE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(INFERSCALE_CUDA_ARCHITECTURES "" CACHE STRING
-    "Architectures as CMAKE_CUDA_ARCHITECTURES has them; empty: 80-real;90-real;90-virtual, the last for later ones")
+    "Architectures as CMAKE_CUDA_ARCHITECTURES has them; empty: the environment variable of this name, else 80-real;90-real;90-virtual, the last for later ones")
 set(INFERSCALE_CUDA_ROOT "" CACHE PATH "Prefix of a CUDA toolkit; empty: search for one")
 set(INFERSCALE_HAS_CUDA OFF)
 
@@ -34,6 +34,8 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
 if(INFERSCALE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${INFERSCALE_CUDA_ARCHITECTURES})
+elseif(NOT "$ENV{INFERSCALE_CUDA_ARCHITECTURES}" STREQUAL "")
+  set(CMAKE_CUDA_ARCHITECTURES $ENV{INFERSCALE_CUDA_ARCHITECTURES})
 endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
