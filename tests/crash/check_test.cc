@@ -64,7 +64,7 @@ TEST_F(CrashCheck, IsCleanWhenNothingIsWrong) {
 }
 
 TEST_F(CrashCheck, FindsALostOperation) {
-  oracle_.begin(add({"ana likes maps m50q"}));
+  oracle_.begin(add({"ana likes maps m1000050q"}));
   oracle_.acknowledge({"an id"});
   EXPECT_THAT(problems(), Not(IsEmpty()));
 }
@@ -77,13 +77,13 @@ TEST_F(CrashCheck, FindsAnErasedFactThatIsBack) {
 
 TEST_F(CrashCheck, FindsHalfAnOperation) {
   ASSERT_TRUE(
-      perform(*service_->service, service_->core->store(), add({"ana likes maps m50q"})).ok());
-  oracle_.begin(add({"ana likes maps m50q", "ana likes keys m51q"}));
+      perform(*service_->service, service_->core->store(), add({"ana likes maps m1000050q"})).ok());
+  oracle_.begin(add({"ana likes maps m1000050q", "ana likes keys m1000051q"}));
   EXPECT_THAT(problems(), Not(IsEmpty()));
 }
 
 TEST_F(CrashCheck, TakesAnOperationThatWasCutOffWholeOrNotAtAll) {
-  const Operation operation = add({"ana likes maps m50q", "ana likes keys m51q"});
+  const Operation operation = add({"ana likes maps m1000050q", "ana likes keys m1000051q"});
   oracle_.begin(operation);
   EXPECT_THAT(problems(), IsEmpty());
   EXPECT_EQ(oracle_.state().facts.size(), 3U);
@@ -123,11 +123,12 @@ TEST_F(CrashCheck, FindsRecordsThatAreWrongOrNobodys) {
 
 TEST_F(CrashCheck, FindsTracesOfWhatWasDeleted) {
   service_.reset();
-  std::ofstream(directory_.data() / "kv" / "text") << "some m2q bytes";
-  EXPECT_THAT(find_traces(directory_.data(), oracle_), Contains(HasSubstr("still holds m2q")));
+  std::ofstream(directory_.data() / "kv" / "text") << "some m1000002q bytes";
+  EXPECT_THAT(find_traces(directory_.data(), oracle_),
+              Contains(HasSubstr("still holds m1000002q")));
   std::ofstream(directory_.data() / "kv" / "text")
       << std::string("x\0\0\0m\0\0\0002\0\0\0q\0\0\0", 16);
-  EXPECT_THAT(find_traces(directory_.data(), oracle_), Contains(HasSubstr("tokens of m2q")));
+  EXPECT_THAT(find_traces(directory_.data(), oracle_), Contains(HasSubstr("tokens of m1000002q")));
 }
 
 }  // namespace

@@ -93,13 +93,19 @@ void CrashFault::expect_works(CrashService& service, Oracle& oracle, const std::
   };
   const auto ids = work({OperationKind::kAdd,
                          "eve",
-                         {"eve sells lamps m900q", "eve likes tea m901q"},
+                         {"eve sells lamps m1000900q", "eve likes tea m1000901q"},
                          {},
                          true,
                          false,
                          true});
   if (ids.size() == 2) {
-    work({OperationKind::kUpdate, "eve", {"eve sells birds m902q"}, {ids[0]}, false, false, true});
+    work({OperationKind::kUpdate,
+          "eve",
+          {"eve sells birds m1000902q"},
+          {ids[0]},
+          false,
+          false,
+          true});
     work({OperationKind::kDelete, "eve", {}, {ids[1]}, false, false, true});
   }
 }

@@ -8,6 +8,8 @@
 namespace inferscale::testing {
 namespace {
 
+constexpr std::uint64_t kFirstMarker = 1'000'000;
+
 constexpr std::size_t kMostFacts = 14;  // of a user; then more is deleted than added
 
 FactInput fact_input(const Operation& operation, const std::string& text) {
@@ -157,7 +159,7 @@ std::string OperationSource::text(const std::string& user) {
   static constexpr const char* kThings[] = {"tea", "boats", "keys", "maps", "lamps", "birds"};
   static constexpr const char* kPlaces[] = {"in Rome", "at home", "by the sea", "on Mondays"};
   return fmt::format("{} {} {} {} m{}q", user, kVerbs[below(4)], kThings[below(6)],
-                     kPlaces[below(4)], next_marker_++);
+                     kPlaces[below(4)], kFirstMarker + next_marker_++);
 }
 
 Operation OperationSource::next() {
@@ -223,19 +225,19 @@ std::vector<Operation> scripted_operations() {
     return Operation{kind, user, {"what does ana like?"}, std::move(ids), false, false, true};
   };
   return {
-      add("ana", {"ana likes tea m1q", "ana sells maps m2q"}, true, false),
+      add("ana", {"ana likes tea m1000001q", "ana sells maps m1000002q"}, true, false),
       other(OperationKind::kEncode, "ana", {}),
-      add("ana", {"ana hides keys m3q"}, false, true),
-      update("{0}", "ana likes birds m4q", true),
+      add("ana", {"ana hides keys m1000003q"}, false, true),
+      update("{0}", "ana likes birds m1000004q", true),
       other(OperationKind::kAsk, "ana", {}),
-      add("bob", {"bob paints boats m5q"}, true, true),
+      add("bob", {"bob paints boats m1000005q"}, true, true),
       other(OperationKind::kDelete, "ana", {"{1}"}),
-      update("{2}", "ana hides lamps m6q", false),
+      update("{2}", "ana hides lamps m1000006q", false),
       other(OperationKind::kCompact, "ana", {}),
       other(OperationKind::kEraseOld, "ana", {"{0}"}),
       other(OperationKind::kDeleteScope, "bob", {}),
       other(OperationKind::kFlush, "ana", {}),
-      add("ana", {"ana paints boats m7q"}, false, true),
+      add("ana", {"ana paints boats m1000007q"}, false, true),
   };
 }
 

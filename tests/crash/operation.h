@@ -48,8 +48,9 @@ struct Operation {
 [[nodiscard]] Scope scope_of(const std::string& user);
 /// The turn that a fact with this text cites under Operation::with_turns.
 [[nodiscard]] std::string turn_of(const std::string& text);
-/// The word of a text made by OperationSource that no other text has: m<number>q. It is found in
-/// files wherever the text left a trace.
+/// The word of a text made by OperationSource that no other text has: m<number>q, of so many digits
+/// that keys and values do not spell it by chance. It is found in files wherever the text left a
+/// trace.
 [[nodiscard]] std::string marker_of(const std::string& text);
 
 [[nodiscard]] const std::vector<std::string>& crash_users();

@@ -263,7 +263,7 @@ TEST(RecordBuilder, RefusesWhatCannotBeARecord) {
            [](RecordMeta& m) { m.shard_count = 0; }, [](RecordMeta& m) { m.shard_index = 1; },
            [](RecordMeta& m) { m.codec = KvCodec{0}; },
            [](RecordMeta& m) { m.codec = KvCodec{77}; },
-           [](RecordMeta& m) { m.context_kind = ContextKind{12}; }}) {
+           [](RecordMeta& m) { m.context_kind = ContextKind{13}; }}) {
     RecordMeta bad = meta;
     change(bad);
     EXPECT_EQ(code(bad, tokens), StatusCode::kInvalidArgument);

@@ -316,7 +316,7 @@ TEST_F(VllmService, ACancelledAnswerEnds) {
   rig_.server->set_silent(false);
 }
 
-TEST_F(VllmService, AConversationReusesWhatTheServerHasAndCountsWhatIsText) {
+TEST_F(VllmService, AConversationReusesWhatTheServerHasAndInjectsLaterFacts) {
   start();
   rig_.ask(user("alice"));
   ChatOptions options;
@@ -331,8 +331,8 @@ TEST_F(VllmService, AConversationReusesWhatTheServerHasAndCountsWhatIsText) {
   ASSERT_TRUE(second.ok()) << second.status().to_string();
   EXPECT_GT(second->tokens.reused, first->tokens.prompt);
   EXPECT_THAT(second->facts, SizeIs(1));
-  EXPECT_EQ(injected_facts(*second), 0U);
-  EXPECT_EQ(fallback_count(*second, "header_cold"), second->facts.size());
+  EXPECT_EQ(injected_facts(*second), 1U);
+  EXPECT_EQ(fallback_count(*second, "header_cold"), 0U);
   const std::vector<FakeVllmCall> calls = rig_.server->calls();
   EXPECT_EQ(second->answer, FakeEngine::answer_to(calls[calls.size() - 2].prompt));
 }
