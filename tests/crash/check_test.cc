@@ -126,8 +126,11 @@ TEST_F(CrashCheck, FindsTracesOfWhatWasDeleted) {
   std::ofstream(directory_.data() / "kv" / "text") << "some m1000002q bytes";
   EXPECT_THAT(find_traces(directory_.data(), oracle_),
               Contains(HasSubstr("still holds m1000002q")));
-  std::ofstream(directory_.data() / "kv" / "text")
-      << std::string("x\0\0\0m\0\0\0002\0\0\0q\0\0\0", 16);
+  std::string tokens;
+  for (const char character : std::string("xm1000002q")) {
+    tokens += std::string{character, '\0', '\0', '\0'};
+  }
+  std::ofstream(directory_.data() / "kv" / "text") << tokens;
   EXPECT_THAT(find_traces(directory_.data(), oracle_), Contains(HasSubstr("tokens of m1000002q")));
 }
 
