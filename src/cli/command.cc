@@ -152,7 +152,7 @@ void Command::add_common_options(CommonOptions& options) {
        "[,control=URL][,control-file=PATH] (docs/vllm.md)");
   text("--context", options.context, "CONTEXT",
        "What a fact is encoded behind: header, alone, or primer, names, turns, window, near, "
-       "near_any, log, chain or source with a number [what reencode chose, else chain:8]");
+       "near_any, log, chain or source with a number [what reencode chose, else window:8]");
   text("--top-j", options.top_j, "auto|N", "Best facts prefilled as text: auto, or a number");
   number("--threads", options.threads, 0, kMaxThreads,
          "Threads of the engine; 0 is one for each core");

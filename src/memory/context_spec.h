@@ -18,7 +18,7 @@ struct ContextSpec {
 };
 
 /// What facts are encoded behind where nobody has chosen anything else.
-inline constexpr std::string_view kDefaultEncodeContext = "chain:8";
+inline constexpr std::string_view kDefaultEncodeContext = "window:8";
 
 /// Errors: kInvalidArgument that lists the accepted forms (N from 1 to kMaxContextFacts).
 inline constexpr std::uint32_t kMaxContextFacts = 64;

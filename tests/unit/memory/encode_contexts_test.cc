@@ -361,7 +361,7 @@ TEST_F(EncodeContexts, ARecordOfAnotherContextServesUntilItIsReplaced) {
 
 TEST_F(EncodeContexts, ADirectoryRemembersWhatReencodeChose) {
   open("");
-  EXPECT_EQ(rig_.service->stats()->encode_context, "chain:8");
+  EXPECT_EQ(rig_.service->stats()->encode_context, "window:8");
   add({{"fact one", "{}", "", {}}, {"fact two", "{}", "", {}}});
   const auto reply = rig_.service->reencode({"names:4", false}, {});
   ASSERT_TRUE(reply.ok()) << reply.status().to_string();
