@@ -235,7 +235,7 @@ def test_a_failed_load_of_an_aborted_request_leaves_no_block(engine, client, pro
     engine.llm.reset_prefix_cache()
     store = engine.worker._records.store
     request = client.request(inject=[wanted["key"]], client_salt="gone-1")
-    real = engine.worker._load
+    real = engine.worker._path.load
     name = start(engine, prompt, request)
 
     def aborted(jobs):
@@ -248,7 +248,7 @@ def test_a_failed_load_of_an_aborted_request_leaves_no_block(engine, client, pro
         real(jobs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.worker, "_load", aborted)
+        patch.setattr(engine.worker._path, "load", aborted)
         run_out(engine)
     after = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="gone-1"))
     assert after.cached == 0 and after.fallbacks == {"record_missing": 1}
@@ -259,7 +259,7 @@ def test_an_exception_in_the_worker(engine, client, prompt, key, monkeypatch, fr
         raise RuntimeError("injected by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.worker, "_load", broken)
+        patch.setattr(engine.worker._path, "load", broken)
         answer = engine.one(prompt, client.request(inject=[key], client_salt="broken"))
     assert answer.finish == "error"
     plain = engine.one(prompt)
@@ -372,7 +372,7 @@ def test_the_store_is_full(engine, client, prompt, monkeypatch, tmp_path, fresh)
     tiny = _core.RecordStore(str(tmp_path), 1 << 16, 1 << 16, worker._spec, "f32", 0, 1, 512)
     wanted = client.range(prompt, 0, 80)
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "_records", RankRecords(tiny))
+        patch.setattr(worker._path, "_records", RankRecords(tiny))
         answer = capture(engine, client, prompt, [wanted], client_salt="full")
     tiny.close()
     assert answer.finish == "length"
