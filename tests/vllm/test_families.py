@@ -28,7 +28,7 @@ def test_family(engines, name, tmp_path):
     engine = start(engines, name, tmp_path)
     info = engine.control.get("/v1/info")
     assert info["injection"] is True, info["reason"]
-    assert engine.worker._cache is not None, "this machine's layout is known"
+    assert engine.worker._path._in_place is not None, "this machine's layout is known"
     client = Client.of(engine)
     captured_prefix(engine, client)
 
@@ -55,7 +55,7 @@ def test_half_precision(engines, dtype, codec, tmp_path):
     info = engine.control.get("/v1/info")
     assert info["injection"] is True, info["reason"]
     assert info["cache_dtype"] == dtype and info["store_codec"] == codec
-    assert engine.worker._cache is not None
+    assert engine.worker._path._in_place is not None
     client = Client.of(engine)
     prompt = random_ids(260, 1)
     record = client.range(prompt, 0, 241)
@@ -76,7 +76,7 @@ def test_an_engine_that_lays_rows_out_otherwise_writes_them_itself(engines, tmp_
 
     monkeypatch.setattr(probe, "check_in_place", refuse)
     engine = start(engines, "llama", tmp_path)
-    assert engine.worker._cache is None and engine.control.get("/v1/info")["injection"] is True
+    assert engine.worker._path._in_place is None and engine.control.get("/v1/info")["injection"] is True
     captured_prefix(engine, Client.of(engine))
     assert engine.connector.faults.counts() == {}
 
