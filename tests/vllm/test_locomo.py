@@ -1,7 +1,7 @@
 """Real questions through a server: with the facts injected and with the facts as text the prompt has the same token ids.
 
-100 questions of the first LoCoMo conversation, which `INFERSCALE_LOCOMO` names the file of; without it the project's own
-questions (examples/demo), and a line says so. `INFERSCALE_LOCOMO_QUESTIONS` is how many.
+Questions of the first LoCoMo conversation, which `INFERSCALE_LOCOMO` names the file of; without it the project's own
+questions (examples/demo), and a line says so. `INFERSCALE_LOCOMO_QUESTIONS` is how many; 20 by default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from test_client import PROGRAM
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo"
 LOCOMO = Path(os.environ.get("INFERSCALE_LOCOMO", ROOT.parent / "shared" / "data" / "locomo10.json"))
-QUESTIONS = int(os.environ.get("INFERSCALE_LOCOMO_QUESTIONS", "100"))
+QUESTIONS = int(os.environ.get("INFERSCALE_LOCOMO_QUESTIONS", "20"))
 K = 10
 
 
