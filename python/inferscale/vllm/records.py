@@ -39,6 +39,7 @@ class RecordBook:
         self._index = _core.SchedulerIndex(n_ranks)
         self._infos: dict[str, RecordInfo] = {}
         self._pending: dict[str, _Pending] = {}
+        self._parked: dict[str, str] = {}  # key -> scope hash, oldest first; of both of these
 
     def learn_scope(self, scope: dict[str, str]) -> None:
         self._index.learn_scope(scope)
@@ -47,12 +48,14 @@ class RecordBook:
         """A rank has a record; it can be matched once all ranks have it."""
         with self._lock:
             self._infos[key] = info
+            self._note_parked(key, info)
             self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
 
     def expect(self, key: str, info: RecordInfo) -> None:
         """A capture of this record is on its way to the ranks."""
         with self._lock:
             self._pending[key] = _Pending(info, set(range(self._n_ranks)))
+            self._note_parked(key, info)
             self._index.expect(key, info.scope_hash)
 
     def arrived(self, rank: int, key: str) -> bool:
@@ -77,6 +80,7 @@ class RecordBook:
         with self._lock:
             self._pending.pop(key, None)
             self._infos.pop(key, None)
+            self._parked.pop(key, None)
             self._index.drop(rank, [key])
 
     def erase(self, keys: list[str], scopes: set[str]) -> list[str]:
@@ -93,6 +97,7 @@ class RecordBook:
             for key in gone | pending:
                 self._infos.pop(key, None)
                 self._pending.pop(key, None)
+                self._parked.pop(key, None)
             if gone or pending:
                 self._index.erase(list(gone | pending))
             return present
@@ -100,12 +105,11 @@ class RecordBook:
     def parked(self, scopes: set[str] | None = None) -> list[str]:
         """Keys of parked records, stored or on their way, of these scopes or of all; oldest first."""
         with self._lock:
-            infos = {**self._infos, **{key: entry.info for key, entry in self._pending.items()}}
-        return [
-            key
-            for key, info in infos.items()
-            if info.kind == PARKED and (scopes is None or info.scope_hash in scopes)
-        ]
+            return [key for key, scope in self._parked.items() if scopes is None or scope in scopes]
+
+    def _note_parked(self, key: str, info: RecordInfo) -> None:
+        if info.kind == PARKED:
+            self._parked.setdefault(key, info.scope_hash)
 
     def match(self, prompt: np.ndarray, params: "_core.RequestParams") -> "_core.Match":
         """The longest leading run of records in a prompt."""
