@@ -45,16 +45,23 @@ Result<std::unique_ptr<PlainPageMemory>> PlainPageMemory::create(std::string_vie
     return resource_exhausted(fmt::format("{} pages: not enough memory for {} of {} bytes", name,
                                           n_pages, layout.page_bytes()));
   }
-  std::memset(data, 0, bytes);
   return std::unique_ptr<PlainPageMemory>(new PlainPageMemory(name, layout, n_pages, data));
 }
 
 PlainPageMemory::~PlainPageMemory() {
-  OPENSSL_cleanse(data_, n_pages_ * layout_.page_bytes());
-  ::operator delete(data_, kAlignment);
+  wipe();
+  ::operator delete(page(0), kAlignment);
 }
 
-Status PlainPageMemory::write(std::span<const std::uint32_t> pages, const Record& record) {
+HostPageMemory::HostPageMemory(std::string_view name, const PageLayout& layout, std::size_t n_pages,
+                               std::byte* data)
+    : name_(name), layout_(layout), n_pages_(n_pages), data_(data) {
+  std::memset(data_, 0, n_pages_ * layout_.page_bytes());
+}
+
+void HostPageMemory::wipe() { OPENSSL_cleanse(data_, n_pages_ * layout_.page_bytes()); }
+
+Status HostPageMemory::write(std::span<const std::uint32_t> pages, const Record& record) {
   INFERSCALE_RETURN_IF_ERROR(check_paged_record(layout_, record));
   INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, layout_.pages_for(record.n_tokens())));
   for (std::size_t i = 0; i < pages.size(); ++i) {
@@ -63,8 +70,8 @@ Status PlainPageMemory::write(std::span<const std::uint32_t> pages, const Record
   return Status();
 }
 
-Result<DeviceTicket> PlainPageMemory::copy(std::span<const std::uint32_t> pages,
-                                           std::span<const std::byte* const> sources) {
+Result<DeviceTicket> HostPageMemory::copy(std::span<const std::uint32_t> pages,
+                                          std::span<const std::byte* const> sources) {
   INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, sources.size()));
   for (std::size_t i = 0; i < pages.size(); ++i) {
     std::memcpy(page(pages[i]), sources[i], layout_.page_bytes());
@@ -72,7 +79,7 @@ Result<DeviceTicket> PlainPageMemory::copy(std::span<const std::uint32_t> pages,
   return DeviceTicket{0};
 }
 
-Status PlainPageMemory::zero(std::span<const std::uint32_t> pages) {
+Status HostPageMemory::zero(std::span<const std::uint32_t> pages) {
   INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, pages.size()));
   for (const std::uint32_t index : pages) {
     OPENSSL_cleanse(page(index), layout_.page_bytes());
@@ -80,7 +87,7 @@ Status PlainPageMemory::zero(std::span<const std::uint32_t> pages) {
   return Status();
 }
 
-Status PlainPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {
+Status HostPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {
   INFERSCALE_RETURN_IF_ERROR(check_pages(*this, {&page_index, 1}, 1));
   std::memcpy(out.data(), page(page_index), layout_.page_bytes());
   return Status();

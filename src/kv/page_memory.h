@@ -114,8 +114,39 @@ class ImmediateClock final : public DeviceClock {
   [[nodiscard]] Status wait(DeviceTicket /*ticket*/) override { return Status(); }
 };
 
-/// Plain memory of the host, all calls done when they return.
-class PlainPageMemory final : public PageMemory {
+/// Pages in memory of the host, all calls done when they return. A derived class owns the memory.
+class HostPageMemory : public PageMemory {
+ public:
+  [[nodiscard]] std::string_view name() const final { return name_; }
+  [[nodiscard]] const PageLayout& layout() const final { return layout_; }
+  [[nodiscard]] std::size_t n_pages() const final { return n_pages_; }
+  [[nodiscard]] std::byte* page(std::uint32_t page) const final {
+    return data_ + page * layout_.page_bytes();
+  }
+  [[nodiscard]] Status write(std::span<const std::uint32_t> pages, const Record& record) final;
+  [[nodiscard]] Result<DeviceTicket> copy(std::span<const std::uint32_t> pages,
+                                          std::span<const std::byte* const> sources) final;
+  [[nodiscard]] Status zero(std::span<const std::uint32_t> pages) final;
+  [[nodiscard]] Status publish(void* /*stream*/) final { return Status(); }
+  [[nodiscard]] Status settle() final { return Status(); }
+  [[nodiscard]] Status read(std::uint32_t page, std::span<std::byte> out) final;
+
+ protected:
+  /// Zeroes `data`, all pages of it.
+  HostPageMemory(std::string_view name, const PageLayout& layout, std::size_t n_pages,
+                 std::byte* data);
+  /// Zeroes all of it. A derived class's destructor calls it before the memory goes.
+  void wipe();
+
+ private:
+  const std::string_view name_;
+  const PageLayout layout_;
+  const std::size_t n_pages_;
+  std::byte* const data_;
+};
+
+/// Plain memory of the host.
+class PlainPageMemory final : public HostPageMemory {
  public:
   /// Errors: kInvalidArgument (layout, 0 or over 2^32 - 1 pages), kResourceExhausted (memory).
   [[nodiscard]] static Result<std::unique_ptr<PlainPageMemory>> create(std::string_view name,
@@ -124,29 +155,10 @@ class PlainPageMemory final : public PageMemory {
   /// Zeroes all of it.
   ~PlainPageMemory() override;
 
-  [[nodiscard]] std::string_view name() const override { return name_; }
-  [[nodiscard]] const PageLayout& layout() const override { return layout_; }
-  [[nodiscard]] std::size_t n_pages() const override { return n_pages_; }
-  [[nodiscard]] std::byte* page(std::uint32_t page) const override {
-    return data_ + page * layout_.page_bytes();
-  }
-  [[nodiscard]] Status write(std::span<const std::uint32_t> pages, const Record& record) override;
-  [[nodiscard]] Result<DeviceTicket> copy(std::span<const std::uint32_t> pages,
-                                          std::span<const std::byte* const> sources) override;
-  [[nodiscard]] Status zero(std::span<const std::uint32_t> pages) override;
-  [[nodiscard]] Status publish(void* /*stream*/) override { return Status(); }
-  [[nodiscard]] Status settle() override { return Status(); }
-  [[nodiscard]] Status read(std::uint32_t page, std::span<std::byte> out) override;
-
  private:
   PlainPageMemory(std::string_view name, const PageLayout& layout, std::size_t n_pages,
                   std::byte* data)
-      : name_(name), layout_(layout), n_pages_(n_pages), data_(data) {}
-
-  const std::string_view name_;
-  const PageLayout layout_;
-  const std::size_t n_pages_;
-  std::byte* const data_;
+      : HostPageMemory(name, layout, n_pages, data) {}
 };
 
 }  // namespace inferscale

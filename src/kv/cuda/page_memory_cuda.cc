@@ -277,51 +277,10 @@ Status CudaPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) 
 Result<std::unique_ptr<PinnedPageMemory>> PinnedPageMemory::create(const PageLayout& layout,
                                                                    std::size_t n_pages) {
   INFERSCALE_RETURN_IF_ERROR(check_arena(layout, n_pages));
-  std::unique_ptr<PinnedPageMemory> self(new PinnedPageMemory);
-  INFERSCALE_ASSIGN_OR_RETURN(self->arena_, cuda::Buffer::allocate(cuda::MemoryKind::kPinned,
-                                                                   n_pages * layout.page_bytes()));
-  self->layout_ = layout;
-  self->n_pages_ = n_pages;
-  std::memset(self->arena_.data(), 0, self->arena_.size());
-  return self;
-}
-
-PinnedPageMemory::~PinnedPageMemory() {
-  if (arena_.data() != nullptr) {
-    explicit_bzero(arena_.data(), arena_.size());
-  }
-}
-
-Status PinnedPageMemory::write(std::span<const std::uint32_t> pages, const Record& record) {
-  INFERSCALE_RETURN_IF_ERROR(check_paged_record(layout_, record));
-  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, layout_.pages_for(record.n_tokens())));
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    record_to_page(layout_, record, i, {page(pages[i]), layout_.page_bytes()});
-  }
-  return Status();
-}
-
-Result<DeviceTicket> PinnedPageMemory::copy(std::span<const std::uint32_t> pages,
-                                            std::span<const std::byte* const> sources) {
-  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, sources.size()));
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    std::memcpy(page(pages[i]), sources[i], layout_.page_bytes());
-  }
-  return DeviceTicket{0};
-}
-
-Status PinnedPageMemory::zero(std::span<const std::uint32_t> pages) {
-  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, pages, pages.size()));
-  for (const std::uint32_t index : pages) {
-    explicit_bzero(page(index), layout_.page_bytes());
-  }
-  return Status();
-}
-
-Status PinnedPageMemory::read(std::uint32_t page_index, std::span<std::byte> out) {
-  INFERSCALE_RETURN_IF_ERROR(check_pages(*this, {&page_index, 1}, 1));
-  std::memcpy(out.data(), page(page_index), layout_.page_bytes());
-  return Status();
+  INFERSCALE_ASSIGN_OR_RETURN(
+      cuda::Buffer arena,
+      cuda::Buffer::allocate(cuda::MemoryKind::kPinned, n_pages * layout.page_bytes()));
+  return std::unique_ptr<PinnedPageMemory>(new PinnedPageMemory(layout, n_pages, std::move(arena)));
 }
 
 }  // namespace inferscale

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device.h"
@@ -105,35 +106,19 @@ class CudaPageMemory final : public PageMemory {
   cuda::Stream stream_;
 };
 
-/// Pages in pinned host memory ("pinned"), which the device reads where they are. All calls are
-/// done when they return.
-class PinnedPageMemory final : public PageMemory {
+/// Pages in pinned host memory ("pinned"), which the device reads where they are.
+class PinnedPageMemory final : public HostPageMemory {
  public:
   /// Errors: kInvalidArgument (layout, number of pages), kResourceExhausted, kUnavailable.
   [[nodiscard]] static Result<std::unique_ptr<PinnedPageMemory>> create(const PageLayout& layout,
                                                                         std::size_t n_pages);
   /// Zeroes all of it. REQUIRES: nobody reads the pages.
-  ~PinnedPageMemory() override;
-
-  [[nodiscard]] std::string_view name() const override { return "pinned"; }
-  [[nodiscard]] const PageLayout& layout() const override { return layout_; }
-  [[nodiscard]] std::size_t n_pages() const override { return n_pages_; }
-  [[nodiscard]] std::byte* page(std::uint32_t page) const override {
-    return arena_.data() + page * layout_.page_bytes();
-  }
-  [[nodiscard]] Status write(std::span<const std::uint32_t> pages, const Record& record) override;
-  [[nodiscard]] Result<DeviceTicket> copy(std::span<const std::uint32_t> pages,
-                                          std::span<const std::byte* const> sources) override;
-  [[nodiscard]] Status zero(std::span<const std::uint32_t> pages) override;
-  [[nodiscard]] Status publish(void* /*stream*/) override { return Status(); }
-  [[nodiscard]] Status settle() override { return Status(); }
-  [[nodiscard]] Status read(std::uint32_t page, std::span<std::byte> out) override;
+  ~PinnedPageMemory() override { wipe(); }
 
  private:
-  PinnedPageMemory() = default;
+  PinnedPageMemory(const PageLayout& layout, std::size_t n_pages, cuda::Buffer arena)
+      : HostPageMemory("pinned", layout, n_pages, arena.data()), arena_(std::move(arena)) {}
 
-  PageLayout layout_;
-  std::size_t n_pages_ = 0;
   cuda::Buffer arena_;
 };
 
