@@ -23,6 +23,7 @@ HEADER, FACT, QUESTION = 40, 28, 30  # tokens
 class Options:
     shape: str
     folder: Path
+    model: str = ""  # a folder with weights of that shape; random ones without
     dtype: str = "bfloat16"
     eager: bool = False
     gpu_memory_utilization: float = 0.5
@@ -79,9 +80,12 @@ class Rig:
         from inferscale.vllm import model as connector_model
 
         self.import_s = time.perf_counter() - begun
-        folder = write_shape(options.shape, options.folder / "models")
-        # Random weights are in no file; the shape alone tells the models of these measurements apart.
-        connector_model.weight_files = lambda _: [str(folder / "config.json")]
+        if options.model:
+            folder = Path(options.model)
+        else:
+            folder = write_shape(options.shape, options.folder / "models")
+            # Random weights are in no file; the shape alone tells the models of these measurements apart.
+            connector_model.weight_files = lambda _: [str(folder / "config.json")]
         self.data_dir = options.folder / f"data-{options.shape}"
         extra = {
             "data_dir": str(self.data_dir), "host_budget": options.host_budget,
@@ -93,7 +97,7 @@ class Rig:
         )
         begun = time.perf_counter()
         settings: dict[str, Any] = {
-            "model": str(folder), "load_format": "dummy", "skip_tokenizer_init": True,
+            "model": str(folder), "load_format": "auto" if options.model else "dummy", "skip_tokenizer_init": True,
             "dtype": options.dtype, "max_model_len": options.max_model_len, "seed": 0,
             "enforce_eager": options.eager, "enable_prefix_caching": True, "disable_log_stats": True,
         }
@@ -105,7 +109,8 @@ class Rig:
             settings["kv_transfer_config"] = transfer
         self.caches = _watch_caches()
         self.llm = LLM(**settings)
-        self.llm.apply_model(_randomise)
+        if not options.model:
+            self.llm.apply_model(_randomise)
         self.start_s = time.perf_counter() - begun
         self.engine = self.llm.llm_engine
         self.vocabulary = SHAPES[options.shape]["vocab_size"]

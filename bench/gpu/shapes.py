@@ -1,4 +1,4 @@
-"""The shapes of three public models, as configuration only: the weights are random."""
+"""The shapes of public models, as configuration only: the weights are random."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32768, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": None,
+    },
+    "smollm2-135m": _COMMON | {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576,
+        "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 8192, "rope_theta": 100000.0, "attention_bias": False,
+        "mlp_bias": False, "tie_word_embeddings": True,
     },
     # For trying the scripts out on a CPU.
     "tiny": _COMMON | {

@@ -1,4 +1,4 @@
-"""Measures vLLM with the connector on a GPU, with random weights in the shape of a public model; JSON.
+"""Measures vLLM with the connector on a GPU, with weights of a folder, or random ones in the shape of a public model; JSON.
 
   python bench/gpu/vllm_bench.py --shape llama-3.1-8b --out FILE [--parts smoke,facts,ttft] [--seconds 400]
 
@@ -37,7 +37,8 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.begun = time.perf_counter()
-        self.report: dict[str, Any] = {"arguments": vars(options), "weights": "random: normal(0, 0.02)"}
+        weights = f"of {Path(options.model).name}" if options.model else "random: normal(0, 0.02)"
+        self.report: dict[str, Any] = {"arguments": vars(options), "weights": weights}
 
     def left(self) -> float:
         return self.options.seconds - (time.perf_counter() - self.begun)
@@ -170,6 +171,7 @@ def measure(run: Run, rig: Rig) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--model", default="", help="a folder with the weights, of that shape (default: random weights)")
     parser.add_argument("--out", required=True)
     parser.add_argument("--parts", default="smoke,gates,facts,tiers,ttft,breakdown,encode,throughput")
     parser.add_argument("--seconds", type=float, default=400.0)
@@ -191,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
         faulthandler.dump_traceback_later(220.0, exit=True)
         try:
-            rig = Rig(Options(options.shape, Path(folder), dtype=options.dtype, eager=options.eager))
+            rig = Rig(Options(options.shape, Path(folder), model=options.model, dtype=options.dtype, eager=options.eager))
             faulthandler.cancel_dump_traceback_later()
             run.report |= {
                 "machine": machine(), "import_s": round(rig.import_s, 1), "start_s": round(rig.start_s, 1),

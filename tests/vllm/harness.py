@@ -276,5 +276,5 @@ def first_layer_rows(engine: Engine, begin: int, end: int, ask: Callable[[], Any
     finally:
         engine.side.allocated = allocated
     slots = torch.from_numpy(split_slots(tables[0], 0, begin, end, BLOCK))
-    key, value = engine.worker._reader.read(0, slots)
-    return answer, key.float().numpy(), value.float().numpy()
+    key, value = engine.worker._reader.read(0, slots.to("cuda" if torch.cuda.is_available() else "cpu"))
+    return answer, key.float().cpu().numpy(), value.float().cpu().numpy()
