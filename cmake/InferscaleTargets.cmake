@@ -17,11 +17,23 @@ function(inferscale_compile_options target)
     endif()
   endif()
   if(INFERSCALE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${INFERSCALE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-    target_link_options(${target} PUBLIC -fsanitize=${INFERSCALE_SANITIZE})
+    inferscale_sanitize(${target})
   endif()
   set_target_properties(${target} PROPERTIES
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# What is under test has every check. The sources of unit tests have those that a whole program must have (addresses,
+# threads) and are not optimised: with everything they were two thirds of the time that a sanitizer build takes.
+function(inferscale_sanitize target)
+  set(checks "${INFERSCALE_SANITIZE}")
+  get_target_property(folder ${target} SOURCE_DIR)
+  if(folder MATCHES "^${PROJECT_SOURCE_DIR}/tests/(unit|conformance)(/|$)")
+    string(REPLACE ",undefined" "" checks "${checks}")
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+  target_compile_options(${target} PRIVATE -fsanitize=${checks} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(${target} PUBLIC -fsanitize=${INFERSCALE_SANITIZE})
 endfunction()
 
 # The same for a target with sources in CUDA. What nvcc makes of them for the host compiler is not ours to be warned about.
@@ -69,10 +81,26 @@ function(inferscale_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                           ENVIRONMENT "${ARG_ENVIRONMENT}")
+  inferscale_add_to_suites(${name} "${ARG_LABELS}")
   # libllama's threads spin while they wait for each other: two tests at once on two processors take far longer than one
   # after the other.
   if("${ARG_LABELS}" MATCHES "model|equivalence|cli")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
+endfunction()
+
+# What the presets of the sanitizers build: the tests that they run (testPresets in CMakePresets.json).
+foreach(suites asan_suites tsan_suites)
+  if(NOT TARGET ${suites})
+    add_custom_target(${suites})
+  endif()
+endforeach()
+function(inferscale_add_to_suites target labels)
+  if("${labels}" MATCHES "unit|conformance|equivalence" AND NOT "${labels}" MATCHES "slow")
+    add_dependencies(asan_suites ${target})
+    if(NOT "${labels}" MATCHES "model|equivalence")
+      add_dependencies(tsan_suites ${target})
+    endif()
   endif()
 endfunction()
 
