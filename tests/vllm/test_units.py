@@ -219,31 +219,6 @@ def test_keys_of_a_repeated_token_tell_a_wrong_rope(base, same):
     assert check.agree(np.arange(5, dtype=np.int32), 200, keys), "nothing is repeated"
 
 
-# -- threads ----------------------------------------------------------------------------------------
-
-
-def test_large_loads_run_on_the_threads_of_the_engines_openmp():
-    assert _core.has_openmp(), "torch has loaded one"
-    layers, tokens = 64, np.arange(256, dtype=np.int32)
-    draw = np.random.default_rng(1)
-    keys, values = (draw.normal(size=(layers, 256, HEADS, DIM)).astype(np.float32) for _ in range(2))
-    scope, context, secret = _core.scope_hash(ALICE), "00" * 16, b"s" * 32
-    key = _core.record_key(secret, ALICE, "00" * 16, context, "prefix", tokens)
-    meta = {"key": key, "scope_hash": scope, "context_id": context, "context_kind": "prefix", "context_tokens": 0}
-    composed = []
-    for threads, openmp, made in ((1, False, 0), (4, False, 3), (4, True, 0)):
-        before = set(os.listdir("/proc/self/task"))
-        store = _core.RecordStore("", 1 << 26, 0, spec(10000.0, layers), "f32", 0, 1, 512, threads, openmp=openmp)
-        assert len(set(os.listdir("/proc/self/task")) - before) == made
-        store.capture(meta, tokens, 0, keys, values)
-        composed.append((np.zeros_like(keys), np.zeros_like(values)))
-        store.compose([(key, scope, None, tokens, 100)], *composed[-1])
-        store.close()
-    assert composed[0][0].any()
-    for k, v in composed[1:]:
-        assert np.array_equal(k, composed[0][0]) and np.array_equal(v, composed[0][1])
-
-
 # -- injected blocks --------------------------------------------------------------------------------
 
 
