@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import numpy as np
+import pytest
 import torch  # noqa: F401: it loads an OpenMP runtime
 from harness import ALICE
 from inferscale import _core
+from inferscale.vllm import worker
 
 HEADS, DIM = 3, 8
 
@@ -18,6 +21,48 @@ def spec(layers):
         "shape": {"n_layers": layers, "n_kv_heads": HEADS, "head_dim_k": DIM, "head_dim_v": DIM},
         "rope": {"pairing": "halves", "scaling": "none", "freq_base": 10000.0, "rotary_dim": DIM},
     })
+
+
+@pytest.fixture
+def bound():
+    """This thread is kept to one processor and another of the process to a second, as an engine does it."""
+    own = os.sched_getaffinity(0)
+    if len(own) < 2:
+        pytest.skip("one processor alone")
+    first, second = sorted(own)[:2]
+    bound, end = threading.Event(), threading.Event()
+
+    def other():
+        os.sched_setaffinity(0, {second})
+        bound.set()
+        end.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert bound.wait(60)
+    os.sched_setaffinity(0, {first})
+    yield own, first, second
+    os.sched_setaffinity(0, own)
+    end.set()
+    thread.join()
+
+
+def test_threads_of_ours_run_on_every_processor_that_the_process_uses_and_on_no_other(bound):
+    own, first, second = bound
+    seen = {}
+
+    def look(name):
+        thread = threading.Thread(target=lambda: seen.update({name: os.sched_getaffinity(0)}))
+        thread.start()
+        thread.join()
+
+    look("before")
+    with worker._on_all_processors() as processors:
+        look("meanwhile")
+        assert processors == len(seen["meanwhile"])
+    look("behind")
+    assert seen["before"] == seen["behind"] == os.sched_getaffinity(0) == {first}, "the engine's thread stays where it was"
+    assert {first, second} <= seen["meanwhile"] <= own
 
 
 def test_large_loads_run_on_the_threads_of_the_engines_openmp():

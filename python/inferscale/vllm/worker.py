@@ -64,9 +64,10 @@ class WorkerSide:
             logger.error("InferScale: start-up check failed", exc_info=error)
             self._about |= {"ok": False, "reason": f"{type(error).__name__}: {error}"}
         token = _core.control_token(self._settings.secret)
-        self._server = RankServer(
-            socket_path(self._settings.data_dir, self._rank), token, self._handlers()
-        )
+        with _on_all_processors():  # what it serves must not keep to the engine's first thread's processor
+            self._server = RankServer(
+                socket_path(self._settings.data_dir, self._rank), token, self._handlers()
+            )
 
     def _open_store(self) -> None:
         whole = model.spec_dict(self._config)
