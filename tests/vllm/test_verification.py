@@ -102,6 +102,18 @@ def test_a_record_that_one_rank_finds_damaged_is_ready_nowhere(book, verify):
     assert counted == {"damaged_records": 1} and book.unverified_keys() == []
 
 
+def test_who_waits_is_told_when_everything_is_counted(book, verify):
+    reader, counted = verify(Ranks(damaged=[KEYS[2]]), rate=0)
+    real, counts, may_count = reader._count, threading.Event(), threading.Event()
+    reader._count = lambda *a: (counts.set(), may_count.wait(60), real(*a))
+    reader.hurry([KEYS[2]])
+    assert counts.wait(60)
+    assert book.unverified_keys([KEYS[2]]) == [] and not reader._told([KEYS[2]]) and not reader._told(None)
+    may_count.set()
+    reader.wait([KEYS[2]])
+    assert counted == {"damaged_records": 1}
+
+
 def test_without_a_rate_only_what_is_asked_for_is_read(book, verify):
     ranks = Ranks()
     reader, _ = verify(ranks, rate=0)

@@ -36,6 +36,7 @@ class Verification:
         self._token_bytes, self._rate = token_bytes, rate
         self._changed = threading.Condition()
         self._wanted: dict[str, None] = {}  # asked for, in that order
+        self._reading: set[str] = set()  # whose outcome is not yet told
         self._stop = False
         self._thread: threading.Thread | None = None
 
@@ -58,7 +59,11 @@ class Verification:
             return
         self.hurry(keys)
         with self._changed:
-            self._changed.wait_for(lambda: self._stop or not self._book.unverified_keys(keys), timeout)
+            self._changed.wait_for(lambda: self._stop or self._told(keys), timeout)
+
+    def _told(self, keys: list[str] | None) -> bool:
+        reading = bool(self._reading) if keys is None else not self._reading.isdisjoint(keys)
+        return not reading and not self._book.unverified_keys(keys)
 
     def close(self) -> None:
         """Ends the thread, behind the batch that is being read."""
@@ -75,15 +80,19 @@ class Verification:
             if batch is None:
                 return
             begun = time.monotonic()
+            failed = False
             try:
-                size = self._verify(batch)
+                self._verify(batch)
             except Exception as error:  # a silent rank, as a rule: until it answers they are text
                 logger.warning("InferScale: records were not verified: %s", error)
-                self._pause(_SILENT_SECONDS, and_ask=False)
-                continue
+                failed = True
             with self._changed:
+                self._reading.clear()
                 self._changed.notify_all()
-            if self._rate:
+            if failed:
+                self._pause(_SILENT_SECONDS, and_ask=False)
+            elif self._rate:
+                size = sum(tokens for _, _, tokens in batch) * self._token_bytes
                 self._pause(size / self._rate - (time.monotonic() - begun))
 
     def _next(self) -> list[tuple[str, list[int], int]] | None:
@@ -96,7 +105,9 @@ class Verification:
                     if self._rate:
                         found = self._book.unverified(_BATCH_RECORDS)
                 if found:
-                    return self._some(found)
+                    batch = self._some(found)
+                    self._reading = {key for key, _, _ in batch}
+                    return batch
                 self._changed.notify_all()
                 self._changed.wait()
             self._changed.notify_all()
@@ -109,8 +120,8 @@ class Verification:
             end += 1
         return found[:end]
 
-    def _verify(self, batch: list[tuple[str, list[int], int]]) -> int:
-        """Bytes of the batch. Raises RankError."""
+    def _verify(self, batch: list[tuple[str, list[int], int]]) -> None:
+        """Raises RankError."""
         damaged: set[str] = set()
         for rank in range(len(self._ranks)):
             keys = [key for key, ranks, _ in batch if rank in ranks]
@@ -124,7 +135,6 @@ class Verification:
         if damaged:
             self._count("damaged_records", len(damaged))
             logger.warning("InferScale: %d records were damaged and are dropped", len(damaged))
-        return sum(tokens for _, _, tokens in batch) * self._token_bytes
 
     def _pause(self, seconds: float, and_ask: bool = True) -> None:
         """Until ``seconds`` are over, ``close`` or, where ``and_ask``, something is asked for."""
