@@ -73,6 +73,7 @@ def wait_until(log: Path, words: str, server: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_three_commands_serve_a_model_with_memory(tmp_path, model_folder):
     (install, serve, show), (add, ask) = blocks("Serve a model with memory")[:2]
     copy_environment(tmp_path / "venv")
