@@ -70,6 +70,14 @@ std::vector<RecordKey> to_keys(std::string_view field, nb::handle value) {
   return keys;
 }
 
+std::vector<std::string> from_keys(std::span<const RecordKey> keys) {
+  std::vector<std::string> texts;
+  for (const RecordKey& key : keys) {
+    texts.push_back(key.value.to_hex());
+  }
+  return texts;
+}
+
 ContextKind to_context_kind(nb::handle value) {
   return take(parse_context_kind(to_text("context kind", value)));
 }

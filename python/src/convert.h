@@ -28,6 +28,7 @@ namespace nb = nanobind;
 [[nodiscard]] Hash128 to_hash(std::string_view field, nb::handle value);
 [[nodiscard]] RecordKey to_key(std::string_view field, nb::handle value);
 [[nodiscard]] std::vector<RecordKey> to_keys(std::string_view field, nb::handle value);
+[[nodiscard]] std::vector<std::string> from_keys(std::span<const RecordKey> keys);
 [[nodiscard]] ContextKind to_context_kind(nb::handle value);
 
 /// Token ids: a one-dimensional int32 array, or a list of int.

@@ -12,14 +12,6 @@
 namespace inferscale::python {
 namespace {
 
-std::vector<std::string> from_keys(std::span<const RecordKey> keys) {
-  std::vector<std::string> texts;
-  for (const RecordKey& key : keys) {
-    texts.push_back(key.value.to_hex());
-  }
-  return texts;
-}
-
 bool add(SchedulerIndex& index, std::uint32_t rank, nb::handle key, nb::handle scope,
          nb::handle kind, nb::handle tokens) {
   const IndexedRecord record{to_key("key", key), to_hash("scope_hash", scope),

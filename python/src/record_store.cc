@@ -1,5 +1,6 @@
 #include "record_store.h"
 
+#include <dlfcn.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/pair.h>
@@ -23,12 +24,18 @@ namespace {
 
 constexpr std::uint64_t kMaxU32 = 0xFFFFFFFF;
 
+/// OpenMP's entry in the runtime that this process has loaded, for torch as a rule; null: none.
+ParallelRegion find_openmp() {
+  return reinterpret_cast<ParallelRegion>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
 std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uint64_t host_budget,
                                 std::uint64_t disk_budget, const ModelSpec& spec,
                                 const std::string& codec, std::uint32_t shard_index,
                                 std::uint32_t shard_count, std::uint32_t max_positions,
                                 unsigned threads, const std::string& device,
-                                std::uint64_t gpu_budget, std::uint64_t pinned_budget) {
+                                std::uint64_t gpu_budget, std::uint64_t pinned_budget,
+                                bool openmp) {
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
@@ -42,6 +49,7 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
   options.pinned_budget_bytes = pinned_budget;
   set_device(device, &options);
   options.threads = threads;
+  options.region = openmp ? find_openmp() : nullptr;
   return take(unlocked([&] { return RankStore::open(std::move(options)); }));
 }
 
@@ -157,14 +165,19 @@ nb::dict from_counts(const EraseCounts& counts) {
 
 nb::dict verify(RankStore& store) {
   const StoreVerdict verdict = take(unlocked([&] { return store.verify(); }));
-  std::vector<std::string> corrupt;
-  for (const RecordKey& key : verdict.corrupt) {
-    corrupt.push_back(key.value.to_hex());
-  }
   nb::dict dict;
   dict["records"] = verdict.records;
-  dict["corrupt"] = corrupt;
+  dict["corrupt"] = from_keys(verdict.corrupt);
   dict["foreign"] = verdict.foreign;
+  return dict;
+}
+
+nb::dict check_records(RankStore& store, nb::handle keys) {
+  const std::vector<RecordKey> wanted = to_keys("keys", keys);
+  const CheckedRecords checked = take(unlocked([&] { return store.check(wanted); }));
+  nb::dict dict;
+  dict["sound"] = from_keys(checked.sound);
+  dict["corrupt"] = from_keys(checked.corrupt);
   return dict;
 }
 
@@ -284,6 +297,9 @@ CaptureMeta to_capture_meta(const nb::dict& meta) {
 }
 
 void bind_record_store(nb::module_& m) {
+  m.def(
+      "has_openmp", [] { return find_openmp() != nullptr; },
+      "Whether this process has loaded an OpenMP runtime, whose threads a RecordStore can use.");
   nb::class_<EngineCache>(
       m, "EngineCache",
       "An engine's KV cache: of each layer keys and values [blocks, tokens of a "
@@ -300,8 +316,10 @@ void bind_record_store(nb::module_& m) {
       .def(nb::new_(&open), nb::arg("directory"), nb::arg("host_budget"), nb::arg("disk_budget"),
            nb::arg("spec"), nb::arg("codec"), nb::arg("shard_index"), nb::arg("shard_count"),
            nb::arg("max_positions"), nb::arg("threads") = 1, nb::arg("device") = "",
-           nb::arg("gpu_budget") = 0, nb::arg("pinned_budget") = 0,
-           "`threads`: for large loads, with the caller's own. "
+           nb::arg("gpu_budget") = 0, nb::arg("pinned_budget") = 0, nb::arg("openmp") = false,
+           "`threads`: for large loads, with the caller's own; `openmp`: the OpenMP runtime's, "
+           "where "
+           "this process has loaded one, of the thread that calls. "
            "`device`: what holds the engine's cache and is to hold records: \"\" none, \"cuda:N\", "
            "or \"plain\" (plain memory, for tests), with budgets in bytes of its own memory and of "
            "pinned memory of the host.")
@@ -332,6 +350,10 @@ void bind_record_store(nb::module_& m) {
           nb::sig("def erase_scope(self, scope_hash: str) -> dict[str, int]"))
       .def("verify", &verify, nb::sig("def verify(self) -> dict[str, typing.Any]"),
            "Reads every record; damaged ones are dropped and named.")
+      .def("check", &check_records, nb::arg("keys"),
+           nb::sig("def check(self, keys: list[str]) -> dict[str, list[str]]"),
+           "Reads these records: which are `sound`, and which were damaged (`corrupt`) and are "
+           "dropped.")
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("flush", [](RankStore& self) { check(unlocked([&] { return self.flush(); })); })
       .def("close", [](RankStore& self) { unlocked([&] { self.close(); }); });

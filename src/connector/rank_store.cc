@@ -80,7 +80,7 @@ RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
     : options_(std::move(options)),
       shape_(shape),
       rope_(std::move(rope)),
-      team_(options_.threads),
+      team_(options_.threads, options_.region),
       files_(std::move(files)) {}
 
 Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
@@ -129,56 +129,6 @@ void RankStore::close() {
 bool RankStore::is_own(const RecordMeta& meta) const {
   return meta.model_fingerprint == options_.spec.fingerprint && meta.shape == shape_ &&
          meta.shard_index == options_.shard_index && meta.shard_count == options_.shard_count;
-}
-
-Result<StoreVerdict> RankStore::read_all(
-    const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
-    const std::function<void(const RecordKey&, const Record&)>& keep) {
-  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
-  std::vector<RecordKey> keys = files->store->keys();
-  std::sort(keys.begin(), keys.end());
-  StoreVerdict verdict;
-  std::uint64_t unreadable = 0;
-  for (const RecordKey& key : keys) {
-    const Result<std::shared_ptr<const Record>> record = read(*files->store, key);
-    if (!record.ok()) {
-      ++unreadable;
-      if (record.status().code() == StatusCode::kDataLoss) {
-        verdict.corrupt.push_back(key);
-      }
-    } else if (*record != nullptr) {  // else it was evicted or erased meanwhile
-      const bool own = is_own((*record)->meta());
-      own ? ++verdict.records : ++verdict.foreign;
-      if (own) {
-        keep(key, **record);
-      }
-    }
-  }
-  const std::lock_guard lock(mutex_);
-  unreadable_ += unreadable;
-  return verdict;
-}
-
-Result<std::vector<StoredRecord>> RankStore::records() {
-  std::vector<StoredRecord> all;
-  const Result<StoreVerdict> verdict =
-      read_all([](KvStore& store, const RecordKey& key) { return store.describe(key); },
-               [&](const RecordKey& key, const Record& record) {
-                 const auto tokens = record.token_ids();
-                 all.push_back({key, record.meta(), {tokens.begin(), tokens.end()}});
-               });
-  INFERSCALE_RETURN_IF_ERROR(verdict.status());
-  return all;
-}
-
-Result<StoreVerdict> RankStore::verify() {
-  return read_all([](KvStore& store, const RecordKey& key) { return store.inspect(key); },
-                  [](const RecordKey&, const Record&) {});
-}
-
-std::uint64_t RankStore::unreadable() const {
-  const std::lock_guard lock(mutex_);
-  return unreadable_;
 }
 
 void RankStore::check_lease(const LoadItem& item, const RecordMeta* meta, MissReason reason,

@@ -34,6 +34,8 @@ struct RankStoreOptions {
   std::uint32_t shard_count = 1;
   std::uint32_t max_positions = 0;  ///< the longest sequence that the engine serves
   unsigned threads = 1;             ///< for large loads; 1..16, with the caller's own
+  /// Whose threads these are; null: the store makes them.
+  ParallelRegion region = nullptr;
 
   /// Makes the device whose memory holds the engine's cache, and is to hold records; none: records
   /// are composed from memory of the host into memory of the host.
@@ -56,6 +58,12 @@ struct StoreVerdict {
   std::uint64_t records = 0;       ///< that were read and are sound
   std::vector<RecordKey> corrupt;  ///< damaged: dropped
   std::uint64_t foreign = 0;       ///< sound, but of another model or shard: never served
+};
+
+/// What reading some records told.
+struct CheckedRecords {
+  std::vector<RecordKey> sound;
+  std::vector<RecordKey> corrupt;  ///< damaged: dropped
 };
 
 /// The records of one rank of an engine: a KvStore with the model's rope table, and every check
@@ -148,6 +156,9 @@ class RankStore {
   [[nodiscard]] Result<EraseCounts> erase(std::span<const RecordKey> keys);
   [[nodiscard]] Result<EraseCounts> erase_scope(const Hash128& scope);
   [[nodiscard]] Result<StoreVerdict> verify();
+  /// The same of some records, in their order: which of them are of this model and shard and sound,
+  /// every copy of them; what is not named was not there, or could not be read.
+  [[nodiscard]] Result<CheckedRecords> check(std::span<const RecordKey> keys);
   [[nodiscard]] Result<KvStoreStats> stats() const;
   [[nodiscard]] Status flush();
 
@@ -193,7 +204,9 @@ class RankStore {
   [[nodiscard]] Status add_items(const Placement& placement, std::vector<ComposeItem>* items) const;
   [[nodiscard]] Status compose_items(std::span<const ComposeItem> items,
                                      const CacheLayout& cache) const;
-  Result<StoreVerdict> read_all(
+  [[nodiscard]] static std::vector<RecordKey> sorted_keys(const KvStore& store);
+  [[nodiscard]] Result<StoreVerdict> read_each(
+      KvStore& store, std::span<const RecordKey> keys,
       const std::function<Result<std::shared_ptr<const Record>>(KvStore&, const RecordKey&)>& read,
       const std::function<void(const RecordKey&, const Record&)>& keep);
 

@@ -10,8 +10,9 @@ constexpr std::size_t kPartsPerThread = 2;
 
 }  // namespace
 
-WorkTeam::WorkTeam(unsigned threads) {
-  for (unsigned i = 1; i < std::min(threads, kMaxThreads); ++i) {
+WorkTeam::WorkTeam(unsigned threads, ParallelRegion region)
+    : n_threads_(std::clamp(threads, 1U, kMaxThreads)), region_(region) {
+  for (unsigned i = 1; i < n_threads_ && region_ == nullptr; ++i) {
     threads_.emplace_back([this] { serve(); });
   }
 }
@@ -32,17 +33,23 @@ void WorkTeam::run(std::size_t total, const std::function<void(std::size_t, std:
     return;
   }
   const std::unique_lock mine(in_use_, std::try_to_lock);
-  if (threads_.empty() || total == 1 || !mine.owns_lock()) {
+  if (n_threads_ == 1 || total == 1 || !mine.owns_lock()) {
     work(0, total);
     return;
   }
-  const std::size_t parts = std::min(total, kPartsPerThread * (threads_.size() + 1));
+  const std::size_t parts = std::min(total, kPartsPerThread * n_threads_);
   std::unique_lock lock(mutex_);
+  const auto threads = static_cast<unsigned>(std::min<std::size_t>(n_threads_, parts));
   job_.work = &work;
   job_.total = total;
   job_.part = (total + parts - 1) / parts;
   job_.next = 0;
   job_.pending = (total + job_.part - 1) / job_.part;
+  if (region_ != nullptr) {
+    lock.unlock();
+    region_(&work_in_region, this, threads, 0);
+    lock.lock();
+  }
   work_there_.notify_all();
   work_on(lock);
   work_done_.wait(lock, [this] { return job_.pending == 0; });
@@ -62,6 +69,12 @@ void WorkTeam::work_on(std::unique_lock<std::mutex>& lock) {
       work_done_.notify_all();
     }
   }
+}
+
+void WorkTeam::work_in_region(void* team) {
+  auto* const self = static_cast<WorkTeam*>(team);
+  std::unique_lock lock(self->mutex_);
+  self->work_on(lock);
 }
 
 void WorkTeam::serve() {

@@ -9,14 +9,20 @@
 
 namespace inferscale {
 
+/// Calls body(data) on up to `threads` threads at once, the caller's among them, and returns when
+/// all have returned: OpenMP's own entry GOMP_parallel, with `flags` 0.
+using ParallelRegion = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+
 /// A few threads that share work with the caller. Thread-safe: while one caller uses them, another
-/// does its work alone. They run where the thread that makes the team may run.
+/// does its work alone. Its own threads run where the thread that makes the team may run.
 class WorkTeam {
  public:
   static constexpr unsigned kMaxThreads = 16;
 
-  /// `threads`: with the caller's own; 1 makes none.
-  explicit WorkTeam(unsigned threads);
+  /// `threads`: with the caller's own; 1 makes none. With a `region` it makes none either and works
+  /// on those of the region: an engine's, which wait for work without sleeping and would keep
+  /// threads of ours off their processors.
+  explicit WorkTeam(unsigned threads, ParallelRegion region = nullptr);
   ~WorkTeam();
   WorkTeam(const WorkTeam&) = delete;
   WorkTeam& operator=(const WorkTeam&) = delete;
@@ -36,11 +42,14 @@ class WorkTeam {
   };
 
   void serve();
+  static void work_in_region(void* team);
   /// Takes parts until none is left. REQUIRES: `lock` holds mutex_.
   void work_on(std::unique_lock<std::mutex>& lock);
 
-  std::mutex in_use_;  // held by the caller whose job it is
-  std::mutex mutex_;   // of what follows
+  const unsigned n_threads_;
+  const ParallelRegion region_;  // null: threads_
+  std::mutex in_use_;            // held by the caller whose job it is
+  std::mutex mutex_;             // of what follows
   std::condition_variable work_there_;
   std::condition_variable work_done_;
   Job job_;

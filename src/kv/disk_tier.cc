@@ -169,6 +169,10 @@ Result<std::shared_ptr<const Record>> DiskTier::get(const RecordKey& key) {
   return read_entry(key, &SegmentLog::read_record, true);
 }
 
+Result<std::shared_ptr<const Record>> DiskTier::inspect(const RecordKey& key) {
+  return read_entry(key, &SegmentLog::read_record, false);
+}
+
 Result<std::shared_ptr<const Record>> DiskTier::describe(const RecordKey& key) {
   return read_entry(key, &SegmentLog::read_description, false);
 }

@@ -52,6 +52,7 @@ class DiskTier final : public Tier {
   [[nodiscard]] Status put(const RecordKey& key, std::shared_ptr<const Record> record,
                            std::vector<RecordKey>* evicted) override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> get(const RecordKey& key) override;
+  [[nodiscard]] Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> describe(const RecordKey& key) override;
   [[nodiscard]] bool contains(const RecordKey& key) const override;
   [[nodiscard]] Status erase(std::span<const RecordKey> keys, std::uint64_t* removed) override;

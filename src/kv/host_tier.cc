@@ -58,10 +58,18 @@ Status HostTier::put(const RecordKey& key, std::shared_ptr<const Record> record,
 }
 
 Result<std::shared_ptr<const Record>> HostTier::get(const RecordKey& key) {
+  return read(key, true);
+}
+
+Result<std::shared_ptr<const Record>> HostTier::inspect(const RecordKey& key) {
+  return read(key, false);
+}
+
+Result<std::shared_ptr<const Record>> HostTier::read(const RecordKey& key, bool is_use) {
   RecordPtr record;
   {
     const std::lock_guard lock(mutex_);
-    const auto* entry = index_.use(key);
+    const auto* entry = is_use ? index_.use(key) : index_.find(key);
     if (entry == nullptr) {
       return RecordPtr();
     }
@@ -70,7 +78,7 @@ Result<std::shared_ptr<const Record>> HostTier::get(const RecordKey& key) {
   const Status intact = record->verify();  // without the lock: it reads the whole record
   const std::lock_guard lock(mutex_);
   if (intact.ok()) {
-    ++hits_;
+    hits_ += is_use ? 1 : 0;
     return record;
   }
   ++corrupt_;

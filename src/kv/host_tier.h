@@ -24,6 +24,7 @@ class HostTier final : public Tier {
   [[nodiscard]] Status put(const RecordKey& key, std::shared_ptr<const Record> record,
                            std::vector<RecordKey>* evicted) override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> get(const RecordKey& key) override;
+  [[nodiscard]] Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) override;
   [[nodiscard]] Result<std::shared_ptr<const Record>> describe(const RecordKey& key) override;
   [[nodiscard]] bool contains(const RecordKey& key) const override;
   [[nodiscard]] Status erase(std::span<const RecordKey> keys, std::uint64_t* removed) override;
@@ -33,6 +34,7 @@ class HostTier final : public Tier {
  private:
   using RecordPtr = std::shared_ptr<const Record>;
 
+  [[nodiscard]] Result<RecordPtr> read(const RecordKey& key, bool is_use);
   /// Which records go so that `size` bytes fit under `key`; nothing when not enough can go.
   [[nodiscard]] std::optional<std::vector<RecordKey>> choose_victims(const RecordKey& key,
                                                                      std::uint64_t size) const;

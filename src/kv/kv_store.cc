@@ -248,7 +248,7 @@ Result<RecordPtr> TieredKvStore::inspect(const RecordKey& key) {
     if (tier == nullptr || !tier->contains(key)) {
       continue;
     }
-    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->get(key));
+    INFERSCALE_ASSIGN_OR_RETURN(RecordPtr record, tier->inspect(key));
     found = record != nullptr ? std::move(record) : std::move(found);
   }
   return found;

@@ -37,6 +37,9 @@ class Tier {
   /// Errors: kDataLoss (its bytes were corrupt; it is dropped and counted), kUnavailable.
   [[nodiscard]] virtual Result<std::shared_ptr<const Record>> get(const RecordKey& key) = 0;
 
+  /// As `get`, but it does not count as use: for checking what lies here.
+  [[nodiscard]] virtual Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) = 0;
+
   /// What the record says of itself: meta and token ids are sound, keys and values are unverified
   /// or missing. Does not count as use where it reads less than `get`. Null and errors: as `get`.
   [[nodiscard]] virtual Result<std::shared_ptr<const Record>> describe(const RecordKey& key) {

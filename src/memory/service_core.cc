@@ -35,6 +35,11 @@ Result<std::vector<std::byte>> read_or_create_secret(const std::filesystem::path
   }
   INFERSCALE_RETURN_IF_ERROR(wipe_leftovers(path, files));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<std::byte> fresh, random_bytes(kSecretBytes));
+  // A vLLM server that was started before there was a data directory has made its own.
+  auto servers = read_file(path.parent_path() / "vllm" / "secret", 4096, files);
+  if (servers.ok() && servers->size() == kSecretBytes) {
+    fresh = *std::move(servers);
+  }
   INFERSCALE_RETURN_IF_ERROR(write_file_atomic(path, fresh, Durability::kSync, files));
   return fresh;
 }

@@ -30,6 +30,9 @@ class PagesAsTier final : public Tier {
     }
     return record;
   }
+  Result<std::shared_ptr<const Record>> inspect(const RecordKey& key) override {
+    return pages_->inspect(key);
+  }
   bool contains(const RecordKey& key) const override { return pages_->contains(key); }
   Status erase(std::span<const RecordKey> keys, std::uint64_t* removed) override {
     PageTier::Erasing erasing = pages_->begin_erase(keys);

@@ -119,8 +119,9 @@ TYPED_TEST_P(TierSuite, EvictsTheUnusedFirstAndThenTheLeastRecentlyUsed) {
   for (const std::uint32_t number : {1U, 2U, 3U}) {
     ASSERT_TRUE(this->put(number).ok());
   }
-  EXPECT_TRUE(this->holds(1));                    // now 2 is the first to go
-  EXPECT_TRUE(this->tier_->contains(key_of(2)));  // looking is not using
+  EXPECT_TRUE(this->holds(1));                        // now 2 is the first to go
+  EXPECT_TRUE(this->tier_->contains(key_of(2)));      // looking is not using
+  ASSERT_TRUE(this->tier_->inspect(key_of(2)).ok());  // nor is checking
   EXPECT_THAT(this->tier_->keys(std::nullopt),
               ::testing::ElementsAre(key_of(2), key_of(3), key_of(1)));
   ASSERT_TRUE(this->put(4).ok());

@@ -351,9 +351,11 @@ def test_verify_counts(open_store, tmp_path):
     for seed in (1, 2):
         store.capture(meta(ids(seed)), ids(seed), 0, *(a.astype(np.float32) for a in rows(seed)))
     assert store.verify() == {"records": 2, "corrupt": [], "foreign": 0}
+    assert store.check([key(ids(2)), "ff" * 16]) == {"sound": [key(ids(2))], "corrupt": []}
     store.close()
     other = open_store(model(fingerprint="cd" * 16))
     assert other.verify() == {"records": 0, "corrupt": [], "foreign": 2}
+    assert other.check([key(ids(1))]) == {"sound": [], "corrupt": []}
     stats = other.stats()
     assert [tier["name"] for tier in stats["tiers"]] == ["host", "disk"]
     assert stats["tiers"][1]["records"] == 2 and stats["unreadable"] == 0

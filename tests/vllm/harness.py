@@ -85,6 +85,8 @@ class Engine:
             "host_budget": options.pop("host_budget", "512MiB"),
             "disk_budget": options.pop("disk_budget", "2GiB"),
         }
+        if "verify_rate" in options:
+            extra["verify_rate"] = options.pop("verify_rate")
         transfer = dict(options.pop("transfer", {}))
         settings: dict[str, Any] = {
             "model": model, "dtype": "float32", "enforce_eager": True, "seed": 0,

@@ -35,7 +35,7 @@ def data() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200 + 60 * QUESTIONS)
 def test_the_same_tokens_in_text_and_injected(tmp_path_factory, start_server):
     folder = tmp_path_factory.mktemp("locomo") / "data"
     common = ["--data", str(folder), "--scope", "user=u", "--embedder", "none", "--context", "window:8", "--json"]

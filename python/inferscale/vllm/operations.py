@@ -6,6 +6,7 @@ from typing import Any
 
 from inferscale.vllm.control import Handler, NotFound, read_keys, read_scope, read_text
 from inferscale.vllm.scheduler import SchedulerSide
+from inferscale.vllm.verification import READY_SECONDS
 
 _MAX_EPOCH = (1 << 53) - 1  # exact in every JSON reader
 
@@ -44,6 +45,7 @@ class Operations:
         side = self._require()
         owner = (read_text(body, "tenant"), read_text(body, "user"))
         keys = read_keys(body)
+        side.verification.wait(keys, READY_SECONDS)
         return {"epoch": side.epochs.epoch(owner) or 0, "ready": [side.book.ready(k) for k in keys]}
 
     def erase(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -74,12 +76,14 @@ class Operations:
         return {
             "counters": side.totals(),
             "records": side.book.count(),
+            "unverified": len(side.book.unverified_keys()),
             "ranks": side.ranks.each("stats"),
         }
 
     def verify(self, _: dict[str, Any]) -> dict[str, Any]:
         """Reads every record on every rank; damaged ones are dropped."""
         side = self._require()
+        side.verification.wait()
         answers = side.ranks.each("verify")
         for rank, answer in enumerate(answers):
             for key in answer.get("corrupt", []):

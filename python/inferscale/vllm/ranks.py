@@ -16,10 +16,15 @@ class Ranks:
     """Thread-safe. Every method raises RankError when a rank does not answer."""
 
     def __init__(self, data_dir: Path, token: str, count: int) -> None:
+        self._data_dir, self._token = data_dir, token
         self._clients = [RankClient(socket_path(data_dir, rank), token) for rank in range(count)]
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    def another(self) -> "Ranks":
+        """The same ranks over connections of its own: calls over these do not wait for calls over those."""
+        return Ranks(self._data_dir, self._token, len(self))
 
     def hello(self) -> list[dict[str, Any]]:
         """What each rank says of itself: {"ok", "reason", "fingerprint", ...}."""
@@ -43,6 +48,10 @@ class Ranks:
                 for tier in total:
                     total[tier] += counts.get(tier, 0)
         return total
+
+    def check(self, rank: int, keys: list[str]) -> dict[str, list[str]]:
+        """A rank reads records: which are ``sound``, and which were damaged (``corrupt``) and are dropped."""
+        return self._clients[rank].call("check", keys=keys)
 
     def each(self, op: str) -> list[Any]:
         """The answers of all ranks to a call without arguments."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -39,17 +41,65 @@ class RecordBook:
         self._index = _core.SchedulerIndex(n_ranks)
         self._infos: dict[str, RecordInfo] = {}
         self._pending: dict[str, _Pending] = {}
-        self._parked: dict[str, str] = {}  # key -> scope hash, oldest first; of both of these
+        self._unverified: dict[str, dict[int, RecordInfo]] = {}  # by rank; of _infos
+        self._parked: dict[str, str] = {}  # key -> scope hash, oldest first; of _infos and _pending
 
     def learn_scope(self, scope: dict[str, str]) -> None:
         self._index.learn_scope(scope)
 
-    def add(self, rank: int, key: str, info: RecordInfo) -> None:
-        """A rank has a record; it can be matched once all ranks have it."""
+    def found(self, rank: int, key: str, info: RecordInfo) -> None:
+        """A rank has a record of an earlier run. It can be matched once it is sound on all ranks."""
         with self._lock:
             self._infos[key] = info
+            self._unverified.setdefault(key, {})[rank] = info
             self._note_parked(key, info)
-            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
+
+    def sound(self, rank: int, key: str) -> None:
+        """A rank has read a record that was ``found`` and it is what it was.
+
+        Nothing happens when it was erased or lost meanwhile.
+        """
+        with self._lock:
+            info = self._drop_unverified(rank, key)
+            if info is not None:
+                self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
+
+    def unsound(self, rank: int, key: str) -> bool:
+        """A rank could not read a record that was ``found``, or no longer has it: it is unusable.
+
+        False, and nothing happens, when it was erased, lost or captured anew meanwhile.
+        """
+        with self._lock:
+            if rank not in self._unverified.get(key, ()):
+                return False
+            del self._unverified[key]
+            if key not in self._pending:
+                self._infos.pop(key, None)
+                self._parked.pop(key, None)
+            return True
+
+    def unverified(self, limit: int, keys: Iterable[str] | None = None) -> list[tuple[str, list[int], int]]:
+        """Of these keys, or of all, the first of an earlier run that some ranks have not read yet: key,
+        ranks, tokens."""
+        with self._lock:
+            waiting = self._unverified if keys is None else (key for key in keys if key in self._unverified)
+            return [
+                (key, list(self._unverified[key]), len(self._infos[key].tokens)) for key in islice(waiting, limit)
+            ]
+
+    def unverified_keys(self, keys: list[str] | None = None) -> list[str]:
+        """Of these keys, or of all, those of records that some ranks have not read yet."""
+        with self._lock:
+            if keys is None or not self._unverified:
+                return list(self._unverified)
+            return [key for key in keys if key in self._unverified]
+
+    def _drop_unverified(self, rank: int, key: str) -> RecordInfo | None:
+        waiting = self._unverified.get(key)
+        info = waiting.pop(rank, None) if waiting is not None else None
+        if waiting is not None and not waiting:
+            del self._unverified[key]
+        return info
 
     def expect(self, key: str, info: RecordInfo) -> None:
         """A capture of this record is on its way to the ranks."""
@@ -68,6 +118,7 @@ class RecordBook:
             if pending is None:
                 return False
             self._infos[key] = pending.info
+            self._drop_unverified(rank, key)  # what it captured in this run needs no reading
             self._index.add(rank, key, pending.info.scope_hash, pending.info.kind, pending.info.tokens)
             pending.missing.discard(rank)
             if pending.missing:
@@ -80,6 +131,7 @@ class RecordBook:
         with self._lock:
             self._pending.pop(key, None)
             self._infos.pop(key, None)
+            self._unverified.pop(key, None)
             self._parked.pop(key, None)
             self._index.drop(rank, [key])
 
@@ -96,6 +148,7 @@ class RecordBook:
             present = [key for key in gone if key in self._infos]
             for key in gone | pending:
                 self._infos.pop(key, None)
+                self._unverified.pop(key, None)
                 self._pending.pop(key, None)
                 self._parked.pop(key, None)
             if gone or pending:

@@ -23,6 +23,7 @@ from inferscale.vllm.records import MAX_PARKED, PARKED, RecordBook, RecordInfo
 from inferscale.vllm.settings import Settings
 from inferscale.vllm.trace import Trace, TraceRing
 from inferscale.vllm.tracking import InjectedBlocks, Tracked
+from inferscale.vllm.verification import Verification
 
 logger = logging.getLogger("vllm.inferscale")
 
@@ -34,12 +35,12 @@ class SchedulerSide:
 
     def __init__(
         self, settings: Settings, adapter: ModuleType | None, fingerprint: str, block_size: int,
-        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int,
+        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int, token_bytes: int,
     ) -> None:
         """Opens the epochs, finishes erasures that were left open and reads what records there are.
 
         ``injecting``: false makes every request text; what lies in the stores can still be erased.
-        ``load_tokens``: how many tokens' records a rank can load for one request.
+        ``load_tokens``: how many tokens' records a rank can load for one request; ``token_bytes``: of one.
         Raises RankError, sqlite3.Error, OSError: then there is no injection.
         """
         self._settings = settings
@@ -63,6 +64,7 @@ class SchedulerSide:
         self._counter_lock = threading.Lock()
         self._counters: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
+        self.verification = Verification(self.book, ranks.another(), token_bytes, settings.verify_rate, self.count)
         self._read_records()
 
     def _read_records(self) -> None:
@@ -82,7 +84,7 @@ class SchedulerSide:
                     continue
                 tokens = np.asarray(record["tokens"], dtype=np.int32)
                 info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
-                self.book.add(rank, record["key"], info)
+                self.book.found(rank, record["key"], info)
         if strangers or parked:
             self.ranks.erase(sorted(parked), sorted(strangers), self.eraser.fence())
 
@@ -117,6 +119,8 @@ class SchedulerSide:
             self._adapter.resalt(request, salt)
             self.count("resalted")
         tracked.injects = bool(params.inject) and params.purpose != "text"
+        if tracked.injects:
+            self.verification.hurry(params.inject)
         self._plan_captures(tracked)
 
     def _refuse(self, request: Any, reason: str) -> None:
@@ -173,10 +177,16 @@ class SchedulerSide:
         tracked.query_fallbacks = Counter()
         if not (tracked.injects and self._injecting):
             return 0
+        unverified = len(self.book.unverified_keys(tracked.params.inject))
         match = self.book.match(tracked.prompt, tracked.params)
         tracked.match = match
         for entry in match.fallbacks:
             tracked.query_fallbacks[entry.reason] += entry.count
+        if unverified:  # to the index these are missing
+            late = min(unverified, tracked.query_fallbacks["record_missing"])
+            tracked.query_fallbacks["record_missing"] -= late
+            tracked.query_fallbacks["record_unverified"] += late
+            tracked.query_fallbacks += Counter()  # without what is 0
         if match.begin > local_hit:
             tracked.query_fallbacks["header_cold"] += len(match.segments)
             return 0
@@ -379,6 +389,7 @@ class SchedulerSide:
         self._block_pool = pool
 
     def close(self) -> None:
+        self.verification.close()
         self.ranks.close()
         self.epochs.close()
 

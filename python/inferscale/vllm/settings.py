@@ -21,6 +21,7 @@ _KEYS = (
     "pinned_budget",
     "host_budget",
     "disk_budget",
+    "verify_rate",
     "store_codec",
     "control_port",
     "control_host",
@@ -39,6 +40,7 @@ class Settings:
     pinned_budget: int | float
     host_budget: int
     disk_budget: int
+    verify_rate: int  # bytes a second; 0: only what is asked for
     store_codec: str  # "auto": by the type of the cache
     control_host: str
     control_port: int
@@ -78,6 +80,7 @@ def load_settings(extra: Mapping[str, Any]) -> Settings:
         pinned_budget=parse_budget("pinned_budget", extra.get("pinned_budget", "4GiB")),
         host_budget=parse_size("host_budget", extra.get("host_budget", "1GiB")),
         disk_budget=parse_size("disk_budget", extra.get("disk_budget", "8GiB")),
+        verify_rate=parse_size("verify_rate", extra.get("verify_rate", "256MiB")),
         store_codec=codec,
         control_host=host,
         control_port=port,

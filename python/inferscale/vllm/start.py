@@ -38,6 +38,7 @@ def start_scheduler(
                 settings, adapter, about["fingerprint"], block_size,
                 int(kv_cache_config.num_blocks), ranks, injecting=not reason,
                 load_tokens=min(int(answer["load_tokens"]) for answer in answers),
+                token_bytes=int(about["token_bytes"]),
             )
     except Exception as error:
         logger.error("InferScale: start failed", exc_info=error)
@@ -51,8 +52,10 @@ def start_scheduler(
     announce(settings.data_dir, control.url, info["fingerprint"])
     if not reason:
         logger.info(
-            "InferScale: injection is on, %d records, control channel at %s", side.book.count(), control.url
+            "InferScale: injection is on, %d records to verify, control channel at %s",
+            len(side.book.unverified_keys()), control.url,
         )
+        side.verification.start()
     return side, control
 
 

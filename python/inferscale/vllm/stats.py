@@ -18,6 +18,7 @@ _COUNTERS = {
     "captures": "Records captured and acknowledged by all ranks.",
     "resalted": "Requests whose cache_salt was missing or wrong and was set.",
     "readmitted": "Requests admitted again after they were preempted.",
+    "damaged_records": "Records of earlier runs that were damaged and dropped.",
     "failed_loads": "Loads that failed on a rank.",
     "hook_errors": "Exceptions that were stopped at a hook.",
 }

@@ -105,6 +105,10 @@ class RankRecords:
                 total[tier] += int(count[tier])
         return total
 
+    def check(self, message: dict[str, Any]) -> dict[str, list[str]]:
+        """Reads records: which are ``sound``, and which were damaged (``corrupt``) and are dropped."""
+        return dict(self._store.check(message["keys"]))
+
     def verify(self, _: dict[str, Any]) -> dict[str, Any]:
         return dict(self._store.verify())
 

@@ -64,9 +64,10 @@ class WorkerSide:
             logger.error("InferScale: start-up check failed", exc_info=error)
             self._about |= {"ok": False, "reason": f"{type(error).__name__}: {error}"}
         token = _core.control_token(self._settings.secret)
-        self._server = RankServer(
-            socket_path(self._settings.data_dir, self._rank), token, self._handlers()
-        )
+        with _on_all_processors():  # what it serves must not keep to the engine's first thread's processor
+            self._server = RankServer(
+                socket_path(self._settings.data_dir, self._rank), token, self._handlers()
+            )
 
     def _open_store(self) -> None:
         whole = model.spec_dict(self._config)
@@ -79,7 +80,10 @@ class WorkerSide:
         self._spec = _core.ModelSpec.from_dict(whole)
         self._max_positions = int(self._config.model_config.max_model_len)
         with _on_all_processors() as processors:
-            self._threads = min(_MAX_THREADS, processors)
+            # The engine's own threads, where it has any: between two of its own pieces of work they wait
+            # without sleeping, and threads of ours would have to share their processors with them.
+            openmp = _core.has_openmp()
+            self._threads = min(_MAX_THREADS, torch.get_num_threads() if openmp else processors)
             store = _core.RecordStore(
                 str(self._settings.data_dir / f"rank-{self._rank}"),
                 self._settings.host_budget,
@@ -90,6 +94,7 @@ class WorkerSide:
                 self._n_ranks,
                 self._max_positions,
                 self._threads,
+                openmp=openmp,
             )
         self._records = RankRecords(store)
         self._about |= {
@@ -98,6 +103,7 @@ class WorkerSide:
             "rope": whole["rope"],
             "store_codec": self._codec,
             "load_tokens": self._load_tokens(),
+            "token_bytes": self._token_bytes(),
         }
 
     def _load_tokens(self) -> int:
@@ -187,6 +193,7 @@ class WorkerSide:
             handlers |= {
                 "records": self._records.list_records,
                 "erase": self._records.erase,
+                "check": self._records.check,
                 "verify": self._records.verify,
                 "stats": self._records.stats,
             }

@@ -137,6 +137,8 @@ TEST_P(RankStoreTest, RecordsOfAnotherShardOrModelAreNotServed) {
     const auto store = open(wrong);
     EXPECT_TRUE(store->records()->empty());
     EXPECT_EQ(store->verify()->foreign, 1U);
+    const RecordKey key[] = {key_of(1)};
+    EXPECT_TRUE(store->check(key)->sound.empty());
     EXPECT_EQ(code(*store), StatusCode::kInvalidArgument);
   }
 }
@@ -197,6 +199,30 @@ TEST_P(RankStoreTest, DamagedRecordsAreNamedAndDropped) {
   EXPECT_EQ(load.failed_key(), key_of(1));
   EXPECT_FALSE(store->contains(key_of(1)));
   EXPECT_TRUE(store->verify()->corrupt.empty());
+}
+
+TEST_P(RankStoreTest, ChecksTheRecordsThatAreNamed) {
+  const TempDirectory directory;
+  {
+    const auto store = open(options(directory.path()));
+    ASSERT_TRUE(capture(*store, 1, Rows(3, model().shape, 1)).ok());
+    ASSERT_TRUE(capture(*store, 2, Rows(3, model().shape, 2)).ok());
+  }
+  damage(directory.path(), 600);  // in the first record's values
+  const auto store = open(options(directory.path()));
+  const RecordKey second[] = {key_of(2), key_of(3)};
+  auto checked = store->check(second);
+  EXPECT_EQ(checked->sound, std::vector{key_of(2)}) << "the third was never stored";
+  EXPECT_TRUE(checked->corrupt.empty());
+  EXPECT_TRUE(store->contains(key_of(1))) << "nobody has looked at it";
+  const RecordKey both[] = {key_of(1), key_of(2)};
+  checked = store->check(both);
+  EXPECT_EQ(checked->sound, std::vector{key_of(2)});
+  EXPECT_EQ(checked->corrupt, std::vector{key_of(1)});
+  EXPECT_FALSE(store->contains(key_of(1)));
+  EXPECT_EQ(store->stats()->tiers.back().hits, 0U) << "checking is not using";
+  store->close();
+  EXPECT_EQ(store->check(both).status().code(), StatusCode::kUnavailable);
 }
 
 TEST_P(RankStoreTest, RecordsWithOtherTokenIdsAreNotListed) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "unit/memory/service_rig.h"
 
 namespace inferscale {
@@ -69,6 +70,22 @@ TEST(DataFiles, LooseOnesAreTightenedWhenTheDirectoryIsOpened) {
   rig.open();
   rig.add(user("mara"), {"Mara plays the cello"});
   expect_private(data);
+}
+
+// A vLLM server that was started first has one of its own, which signs what it will be asked.
+TEST(DataFiles, TheSecretOfAServerThatWasThereFirstIsTaken) {
+  for (const std::size_t size : {std::size_t{32}, std::size_t{31}}) {
+    const testing::TempDirectory directory;
+    const fs::path data = directory.path() / "data";
+    fs::create_directories(data / "vllm");
+    const std::vector<std::byte> servers(size, std::byte{7});
+    ASSERT_TRUE(write_file_atomic(data / "vllm" / "secret", servers, Durability::kNone).ok());
+    ServiceRig rig;
+    rig.options.directory = data;
+    rig.open();
+    EXPECT_EQ(*read_file(data / "secret", 4096) == servers, size == 32);
+    EXPECT_EQ(read_file(data / "secret", 4096)->size(), 32U);
+  }
 }
 
 TEST(DataFiles, LinksAreNeverFollowed) {
