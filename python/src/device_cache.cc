@@ -1,8 +1,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <charconv>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,10 @@
 #include "convert.h"
 #include "errors.h"
 #include "record_store.h"
+
+#ifdef INFERSCALE_WITH_CUDA
+#include "kv/cuda/cuda_device.h"
+#endif
 
 namespace inferscale::python {
 namespace {
@@ -65,6 +71,26 @@ CacheLayout to_layout(const nb::dict& caches) {
   cache.shape.head_dim_k = cache.shape.head_dim_v =
       static_cast<std::uint32_t>(to_number("head_dim", field_of(caches, "head_dim"), 1024));
   return cache;
+}
+
+/// What makes the device of the name "plain" (plain memory, for tests) or "cuda:N", and its number.
+/// Raises ValueError, or NotImplementedError when this build has no such device.
+DeviceFactory to_device(const std::string& name, int* index) {
+  if (name == "plain") {
+    return make_plain_device;
+  }
+  constexpr std::string_view kCuda = "cuda:";
+  const char* const end = name.data() + name.size();
+  const char* const number = name.data() + kCuda.size();
+  *index = -1;
+  if (!name.starts_with(kCuda) || std::from_chars(number, end, *index).ptr != end || *index < 0) {
+    throw nb::value_error("device must be 'plain' or 'cuda:N'");
+  }
+#ifdef INFERSCALE_WITH_CUDA
+  return make_cuda_device;
+#else
+  raise(unsupported("device '" + name + "': this build has no CUDA"));
+#endif
 }
 
 void attach_device(RankStore& store, const nb::dict& caches, std::uint64_t gpu_budget,
@@ -216,6 +242,9 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
             check(unlocked([&] { return self.store->store(self.pending, run); }));
           },
           nb::arg("run"), "After `wait`: stores one run as a record. Raises as capture does.")
+      .def(
+          "release", [](Captured& self) { unlocked([&] { self.pending = PendingCapture(); }); },
+          "Zeroes its memory, which another capture may have then. Nothing can be read any more.")
       .def("first_layer_keys", &first_layer_keys, nb::arg("run"),
            "After `wait`: [tokens][heads][head_dim] of one run in the records' codec, without "
            "positions.");
@@ -225,7 +254,8 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            nb::sig("def attach_device(self, caches: dict[str, typing.Any], *, gpu_budget: int, "
                    "pinned_budget: int, max_load_tokens: int, max_capture_tokens: int) -> None"),
            "Puts tiers that a device reads in front of the store, for the engine's caches: the "
-           "`device` as in the constructor, addresses of the layers `k` and `v`, strides in bytes "
+           "`device` \"cuda:N\" or \"plain\" (plain memory, for tests), addresses of the layers "
+           "`k` and `v`, strides in bytes "
            "(block, row, head[, element]).")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
