@@ -14,6 +14,7 @@ import torch
 
 from inferscale import _core
 from inferscale.vllm import control, erasure, layout, messages, model, probe, rank_channel, settings, stats, versions
+from inferscale.vllm.captures import CaptureRoom
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.records import RecordBook, RecordInfo
 from inferscale.vllm.trace import Trace, TraceRing
@@ -294,6 +295,50 @@ def test_rank_channel_connects_anew(tmp_path):
     server.close()
 
 
+# -- records and captures ---------------------------------------------------------------------------
+
+
+def captured_info(digest="ab" * 16):
+    return RecordInfo(digest, "header", "00" * 16, np.arange(3, dtype=np.int32))
+
+
+def test_of_two_captures_of_a_key_the_later_one_counts():
+    """What is told late of a capture before an erasure must not be taken for the one behind it."""
+    book, key = RecordBook(1), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.erase([key], set())
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 1) and not book.ready(key)
+    book.refused(0, key, 1)
+    assert book.missing(key, 2)
+    assert book.arrived(0, key, 2) and book.ready(key)
+    book.refused(0, key, 2)
+    assert book.ready(key), "it has been told of already"
+
+
+def test_an_evicted_copy_does_not_end_the_capture_of_the_next():
+    book, key = RecordBook(2), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.lost(0, key)
+    assert not book.arrived(0, key, 1) and book.arrived(1, key, 1) and book.ready(key)
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 2)
+    book.lost(0, key)  # what has just arrived
+    assert not book.arrived(1, key, 2) and not book.ready(key)
+
+
+def test_room_for_captures():
+    room = CaptureRoom(10)
+    assert room.fits(50), "alone"
+    room.take(4)
+    assert room.fits(6) and not room.fits(7)
+    room.give_back(4)
+    assert room.fits(50)
+    free = CaptureRoom(0)
+    free.take(1000)
+    assert free.fits(1000), "no limit"
+
+
 # -- erasing ----------------------------------------------------------------------------------------
 
 
@@ -542,10 +587,11 @@ def test_stats_of_both_roles_add_up():
 
 
 def test_acks_of_all_ranks_are_joined_and_travel():
-    one = messages.WorkerAcks(captured=[(0, "a")], lost=[(0, "b")])
-    two = messages.WorkerAcks(captured=[(1, "a")], failed_loads=[(1, "r", "x")])
+    results = [messages.CaptureResult(rank, 1, "a") for rank in (0, 1)]
+    one = messages.WorkerAcks(captured=results[:1], lost=[(0, "b")])
+    two = messages.WorkerAcks(captured=results[1:], failed_loads=[(1, "r", "x")])
     joined = pickle.loads(pickle.dumps(one.aggregate(two)))
-    assert joined.captured == [(0, "a"), (1, "a")] and joined.lost and joined.failed_loads
+    assert joined.captured == results and joined.lost and joined.failed_loads
     assert messages.WorkerAcks().empty() and not joined.empty()
 
 

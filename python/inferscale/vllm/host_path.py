@@ -12,7 +12,7 @@ import torch
 from inferscale import _core
 from inferscale.vllm import probe
 from inferscale.vllm.layout import Reader, Writer, place_jobs, split_slots
-from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadItem, LoadJob, WorkerAcks
 from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
@@ -82,7 +82,7 @@ class HostPath:
                 reason = self._capture(job)
             except Exception as error:
                 reason = capture_failure(job, error)
-            note_capture(acks, self._rank, job, reason)
+            acks.captured.append(CaptureResult(self._rank, job.number, job.key, reason))
         acks.lost += [(self._rank, key) for key in self._records.evicted()]
 
     def _capture(self, job: CaptureJob) -> str | None:
@@ -100,6 +100,9 @@ class HostPath:
         values = torch.stack([value for _, value in read]).cpu().contiguous()
         return self._records.capture(job.meta, job.fence, job.tokens, job.begin, keys, values)
 
+    def settle(self, timeout_s: float) -> None:
+        """As DevicePath's: nothing is on its way."""
+
     def close(self) -> None:
         self._in_place = None  # views of the engine's memory
 
@@ -108,13 +111,6 @@ def capture_failure(job: CaptureJob, error: Exception) -> str:
     """Logs why a capture was lost; the reason that the scheduler's side is told."""
     logger.warning("InferScale: request %s: capture failed: %s", job.request_id, error)
     return "capture_store_full" if isinstance(error, MemoryError) else "capture_failed"
-
-
-def note_capture(acks: WorkerAcks, rank: int, job: CaptureJob, reason: str | None) -> None:
-    if reason is None:
-        acks.captured.append((rank, job.key))
-    else:
-        acks.refused.append((rank, job.key, reason))
 
 
 def _compose_item(item: LoadItem) -> tuple[Any, ...]:

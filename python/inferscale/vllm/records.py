@@ -27,6 +27,7 @@ class RecordInfo:
 @dataclass
 class _Pending:
     info: RecordInfo
+    number: int  # of the capture
     missing: set[int]  # ranks that have not acknowledged
 
 
@@ -51,21 +52,22 @@ class RecordBook:
             self._note_parked(key, info)
             self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
 
-    def expect(self, key: str, info: RecordInfo) -> None:
-        """A capture of this record is on its way to the ranks."""
+    def expect(self, key: str, info: RecordInfo, number: int = 0) -> None:
+        """The capture ``number`` of this record is on its way to the ranks; of an earlier one nothing is
+        believed any more."""
         with self._lock:
-            self._pending[key] = _Pending(info, set(range(self._n_ranks)))
+            self._pending[key] = _Pending(info, number, set(range(self._n_ranks)))
             self._note_parked(key, info)
             self._index.expect(key, info.scope_hash)
 
-    def arrived(self, rank: int, key: str) -> bool:
+    def arrived(self, rank: int, key: str, number: int = 0) -> bool:
         """A rank has captured a record. True when it was the last one, and the record counts.
 
         Nothing happens when it was erased meanwhile: the rank was told to erase it, too.
         """
         with self._lock:
             pending = self._pending.get(key)
-            if pending is None:
+            if pending is None or pending.number != number:
                 return False
             self._infos[key] = pending.info
             self._index.add(rank, key, pending.info.scope_hash, pending.info.kind, pending.info.tokens)
@@ -75,13 +77,31 @@ class RecordBook:
             del self._pending[key]
             return True
 
-    def lost(self, rank: int, key: str) -> None:
-        """A rank no longer has a record, or could not capture it."""
+    def refused(self, rank: int, key: str, number: int) -> None:
+        """A rank could not capture a record."""
         with self._lock:
+            pending = self._pending.get(key)
+            if pending is None or pending.number != number:
+                return
+            del self._pending[key]
+        self.lost(rank, key)
+
+    def missing(self, key: str, number: int) -> bool:
+        """Whether ranks have not answered to this capture yet, and it would still count."""
+        with self._lock:
+            pending = self._pending.get(key)
+            return pending is not None and pending.number == number
+
+    def lost(self, rank: int, key: str) -> None:
+        """A rank no longer has a record. A capture of it that the rank has not finished goes on."""
+        with self._lock:
+            self._index.drop(rank, [key])
+            pending = self._pending.get(key)
+            if pending is not None and rank in pending.missing:
+                return
             self._pending.pop(key, None)
             self._infos.pop(key, None)
             self._parked.pop(key, None)
-            self._index.drop(rank, [key])
 
     def erase(self, keys: list[str], scopes: set[str]) -> list[str]:
         """Erases by key and by scope hash; returns the keys of the records that there were."""

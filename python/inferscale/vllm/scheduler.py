@@ -6,6 +6,7 @@ import array
 import json
 import logging
 import threading
+import time
 import uuid
 from collections import Counter, OrderedDict
 from types import ModuleType
@@ -14,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from inferscale import _core
-from inferscale.vllm.captures import capture_job, plan_capture, refusal
+from inferscale.vllm.captures import CaptureRoom, capture_job, plan_capture, refusal
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.erasure import Eraser
-from inferscale.vllm.messages import LoadItem, LoadJob, StepMetadata, WorkerAcks
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadItem, LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.ranks import Ranks
 from inferscale.vllm.records import MAX_PARKED, PARKED, RecordBook, RecordInfo
 from inferscale.vllm.settings import Settings
 from inferscale.vllm.trace import Trace, TraceRing
-from inferscale.vllm.tracking import InjectedBlocks, Tracked
+from inferscale.vllm.tracking import CaptureUnderWay, InjectedBlocks, PlannedCapture, Tracked
 
 logger = logging.getLogger("vllm.inferscale")
 
 PARAMS = "inferscale"  # the key in kv_transfer_params
+_ROOM_S = 10.0  # that a request with captures waits for room; then it goes on without them
 
 
 class SchedulerSide:
@@ -34,12 +36,13 @@ class SchedulerSide:
 
     def __init__(
         self, settings: Settings, adapter: ModuleType | None, fingerprint: str, block_size: int,
-        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int,
+        n_blocks: int, ranks: Ranks, injecting: bool, load_tokens: int, capture_tokens: int,
     ) -> None:
         """Opens the epochs, finishes erasures that were left open and reads what records there are.
 
         ``injecting``: false makes every request text; what lies in the stores can still be erased.
-        ``load_tokens``: how many tokens' records a rank can load for one request.
+        ``load_tokens``: how many tokens' records a rank can load for one request. ``capture_tokens``: as
+        ``CaptureRoom`` has it.
         Raises RankError, sqlite3.Error, OSError: then there is no injection.
         """
         self._settings = settings
@@ -56,7 +59,11 @@ class SchedulerSide:
         self.traces = TraceRing()
         self._requests: dict[str, Tracked] = {}
         self._loads: list[LoadJob] = []
-        self._capturing: dict[str, Trace] = {}  # by record key
+        self._acks_lock = threading.Lock()  # results come by steps and by the ranks' channels
+        self._capturing: dict[int, CaptureUnderWay] = {}  # by number
+        self._planned: list[int] = []  # of these, in this step
+        self._captures_planned = 0
+        self._room = CaptureRoom(capture_tokens)
         self._lately: OrderedDict[str, Trace] = OrderedDict()  # of admitted requests, by id; the last 1024
         self._injected = InjectedBlocks(4 * n_blocks)
         self._block_pool: Any = None
@@ -64,6 +71,7 @@ class SchedulerSide:
         self._counters: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
         self._read_records()
+        self.ranks.follow(self.told)
 
     def _read_records(self) -> None:
         self.eraser.resume()
@@ -163,11 +171,14 @@ class SchedulerSide:
                 self.book.learn_scope(scope)
             tracked.captures.append(plan)
 
-    def matched_tokens(self, request: Any, local_hit: int) -> int:
-        """How many tokens beyond ``local_hit`` come from records. May be called many times."""
+    def matched_tokens(self, request: Any, local_hit: int) -> int | None:
+        """How many tokens beyond ``local_hit`` come from records. May be called many times. None: not
+        now, since what the request would capture has no room yet."""
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             return 0
+        if tracked.captures and not tracked.reserved and self._must_wait(tracked):
+            return None
         tracked.local_hit = local_hit
         tracked.match = None
         tracked.query_fallbacks = Counter()
@@ -182,6 +193,17 @@ class SchedulerSide:
             return 0
         end = min(self._loadable(tracked), len(tracked.prompt) - 1, request.num_tokens - 1)
         return max(0, end - local_hit)
+
+    def _must_wait(self, tracked: Tracked) -> bool:
+        if self._room.fits(tracked.capture_tokens()):
+            return False
+        now = time.monotonic()
+        tracked.waiting_since = tracked.waiting_since or now
+        if now - tracked.waiting_since < _ROOM_S:
+            return True
+        self._count_fallback(tracked, "capture_busy", len(tracked.captures))
+        tracked.captures = []
+        return False
 
     def _loadable(self, tracked: Tracked) -> int:
         """Where the matched run ends, or earlier, where the host budget does."""
@@ -202,6 +224,9 @@ class SchedulerSide:
             return
         tracked.blocks = list(block_ids)
         tracked.hashes = request.block_hashes
+        if tracked.captures and not tracked.reserved:
+            self._room.take(tracked.capture_tokens())
+            tracked.reserved = True
         begin = tracked.local_hit
         tracked.loaded = (begin, begin + count) if count > 0 else (0, 0)
         spans = []
@@ -264,6 +289,7 @@ class SchedulerSide:
     def build_meta(self, output: Any) -> StepMetadata:
         """The work of the step that was just scheduled."""
         meta = StepMetadata(loads=self._loads)
+        self._planned = []
         for tracked in self._requests.values():
             if tracked.unnoted:
                 self._note_injected(tracked)
@@ -278,8 +304,10 @@ class SchedulerSide:
         self._loads = []
         return meta
 
-    def drop_loads(self) -> list[int]:
-        """Forgets the loads that were planned for this step; the ids of the blocks they were to fill."""
+    def drop_step(self) -> list[int]:
+        """Forgets what was planned for this step; the ids of the blocks that loads were to fill."""
+        for number in self._planned:
+            self._result(CaptureResult(0, number, self._capturing[number].key, "capture_failed"))
         loads, self._loads = self._loads, []
         return [block for job in loads for block in job.block_ids]
 
@@ -299,12 +327,20 @@ class SchedulerSide:
             reason = self._refuse_capture(tracked, plan)
             if reason is not None:
                 self._count_fallback(tracked, reason, 1)
+                self._room.give_back(plan.end - plan.begin)
                 continue
-            fence = self.eraser.fence()
-            self.book.expect(plan.key, plan.info)
-            self._capturing[plan.key] = tracked.trace
-            meta.captures.append(capture_job(tracked, plan, self._block_size, fence))
+            meta.captures.append(self._begin_capture(tracked, plan))
         tracked.captures = waiting
+
+    def _begin_capture(self, tracked: Tracked, plan: PlannedCapture) -> CaptureJob:
+        """The capture counts as under way until ``_result`` says that all ranks have it, or one has not."""
+        fence = self.eraser.fence()
+        self._captures_planned += 1
+        number = self._captures_planned
+        self.book.expect(plan.key, plan.info, number)
+        self._capturing[number] = CaptureUnderWay(plan.key, plan.end - plan.begin, tracked.trace)
+        self._planned.append(number)
+        return capture_job(tracked, plan, self._block_size, fence, number)
 
     def _refuse_capture(self, tracked: Tracked, plan: Any) -> str | None:
         if self.epochs.epoch(tracked.owner) != tracked.params.epoch:
@@ -319,23 +355,8 @@ class SchedulerSide:
             self._block_pool.evict_blocks(invalid_blocks)
         if acks is None:
             return
-        for rank, key in acks.captured:
-            if self.book.arrived(rank, key):
-                self.count("captures")
-                self._bound_parked(key)
-                trace = self._capturing.pop(key, None)
-                if trace is not None:
-                    trace.captured = [*trace.captured, key]
-        for rank, key, reason in acks.refused:
-            self.book.lost(rank, key)
-            self.count(f"fallback:{reason}")
-            trace = self._capturing.pop(key, None)
-            if trace is not None:
-                trace.fallbacks[reason] += 1
-            if reason == "capture_rotation" and not self.stopped:
-                self.stopped = "the model does not rotate keys as its configuration says"
-                self._injecting = False
-                logger.error("InferScale: no injection from now on: %s", self.stopped)
+        for result in acks.captured:
+            self._result(result)
         for rank, key in acks.lost:
             self.book.lost(rank, key)
         for _, request_id, reason in acks.failed_loads:
@@ -345,11 +366,46 @@ class SchedulerSide:
             if trace is not None:
                 trace.failed = reason
 
+    def told(self, rank: int, captured: list[CaptureResult], lost: list[str]) -> None:
+        """What a rank has done behind the steps. Called by a thread of the rank's own."""
+        for result in captured:
+            self._result(result)
+        for key in lost:
+            self.book.lost(rank, key)
+
+    def _result(self, result: CaptureResult) -> None:
+        with self._acks_lock:
+            under_way = self._capturing.get(result.number)
+            if result.reason is not None:
+                self._capture_refused(result, under_way)
+            elif self.book.arrived(result.rank, result.key, result.number):
+                self.count("captures")
+                self._bound_parked(result.key)
+                if under_way is not None:
+                    under_way.trace.captured = [*under_way.trace.captured, result.key]
+            elif self.book.missing(result.key, result.number):
+                return
+            if self._capturing.pop(result.number, None) is not None:
+                self._room.give_back(under_way.tokens)
+
+    def _capture_refused(self, result: CaptureResult, under_way: CaptureUnderWay | None) -> None:
+        reason = result.reason
+        self.book.refused(result.rank, result.key, result.number)
+        self.count(f"fallback:{reason}")
+        if under_way is not None:
+            under_way.trace.fallbacks[reason] += 1
+        if reason == "capture_rotation" and not self.stopped:
+            self.stopped = "the model does not rotate keys as its configuration says"
+            self._injecting = False
+            logger.error("InferScale: no injection from now on: %s", self.stopped)
+
     def finished(self, request: Any) -> dict[str, Any] | None:
         """The request has ended, in whatever way. Returns what the reply says."""
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return None
+        if tracked.reserved:
+            self._room.give_back(tracked.capture_tokens())
         tracked.trace.finished = True
         return {PARAMS: tracked.trace.to_json()}
 

@@ -38,6 +38,7 @@ def start_scheduler(
                 settings, adapter, about["fingerprint"], block_size,
                 int(kv_cache_config.num_blocks), ranks, injecting=not reason,
                 load_tokens=min(int(answer["load_tokens"]) for answer in answers),
+                capture_tokens=min(int(answer["capture_tokens"]) for answer in answers),
             )
     except Exception as error:
         logger.error("InferScale: start failed", exc_info=error)
