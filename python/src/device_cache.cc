@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "connector/load_plan.h"
 #include "connector/rank_store.h"
 #include "convert.h"
 #include "errors.h"
@@ -118,61 +120,25 @@ void* to_stream(std::uint64_t stream) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
 }
 
-/// Reads a hash again only where it is another object than the last time: records of one request
-/// share their scope and context.
-class LastHash {
- public:
-  const Hash128& read(const char* field, PyObject* value) {
-    if (value != last_) {
-      hash_ = to_hash(field, value);
-      last_ = value;
-    }
-    return hash_;
-  }
-
- private:
-  PyObject* last_ = nullptr;  // borrowed: the items live as long as the call
-  Hash128 hash_;
-};
-
-std::vector<LoadItem> to_parts(nb::handle items, std::span<const TokenId> tokens) {
-  LastHash scope;
-  LastHash context;
+/// What several requests load, in their order.
+std::vector<LoadItem> to_load(nb::handle plans) {
   std::vector<LoadItem> wanted;
-  std::size_t at = 0;
-  for (nb::handle value : to_items("items", items)) {
-    PyObject* const parts = value.ptr();
-    if (!PyTuple_Check(parts) || PyTuple_GET_SIZE(parts) != 7) {
-      throw nb::value_error(
-          "an item is (key, scope_hash, context_id or None, n_tokens of the record, "
-          "first_position, first_token, n_tokens)");
+  for (const nb::object& plan : to_items("plans", plans)) {
+    const std::vector<nb::object> parts = to_items("plan", plan);
+    if (parts.size() != 2 || !PyBytes_Check(parts[0].ptr())) {
+      throw nb::value_error("a plan is (bytes, tokens of its records)");
     }
-    const auto number = [&](const char* field, int part) {
-      return static_cast<std::uint32_t>(to_number(field, PyTuple_GET_ITEM(parts, part), kMaxU32));
-    };
-    LoadItem& item = wanted.emplace_back();
-    item.key = to_key("key", PyTuple_GET_ITEM(parts, 0));
-    item.scope = scope.read("scope_hash", PyTuple_GET_ITEM(parts, 1));
-    if (PyTuple_GET_ITEM(parts, 2) != Py_None) {
-      item.context_id = context.read("context_id", PyTuple_GET_ITEM(parts, 2));
-    }
-    const std::uint32_t size = number("n_tokens", 3);
-    if (size > tokens.size() - at) {
-      throw nb::value_error("tokens: fewer than the records have");
-    }
-    item.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(at),
-                       tokens.begin() + static_cast<std::ptrdiff_t>(at + size));
-    at += size;
-    item.first_position = number("first_position", 4);
-    item.first_token = number("first_token", 5);
-    item.n_tokens = number("n_tokens", 6);
+    const std::vector<TokenId> tokens = to_tokens("tokens", parts[1]);
+    std::vector<LoadItem> items =
+        take(load_items(as_bytes(nb::borrow<nb::bytes>(parts[0])), tokens));
+    wanted.insert(wanted.end(), std::make_move_iterator(items.begin()),
+                  std::make_move_iterator(items.end()));
   }
   return wanted;
 }
 
-void load(RankStore& store, nb::handle items, nb::handle tokens, nb::handle rows,
-          std::uint64_t stream) {
-  const std::vector<LoadItem> wanted = to_parts(items, to_tokens("tokens", tokens));
+void load(RankStore& store, nb::handle plans, nb::handle rows, std::uint64_t stream) {
+  const std::vector<LoadItem> wanted = to_load(plans);
   const std::vector<std::uint32_t> places = to_rows(rows);
   PreparedLoad prepared;
   const Status status = unlocked([&] {
@@ -259,14 +225,12 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            "(block, row, head[, element]).")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
-      .def("load", &load, nb::arg("items"), nb::arg("tokens"), nb::arg("rows"), nb::arg("stream"),
-           nb::sig("def load(self, items: list[tuple[str, str, str | None, int, int, int, int]], "
-                   "tokens: numpy.typing.NDArray[numpy.int32], rows: "
-                   "numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
-           "Queues the placing of records: (key, scope_hash, context_id or None, how many of "
-           "`tokens` are the record's, first_position, first_token, n_tokens); n_tokens from "
-           "first_token on are placed, in `rows`, one record after the other. Does not wait for "
-           "the device. Raises what prepare raises.")
+      .def("load", &load, nb::arg("plans"), nb::arg("rows"), nb::arg("stream"),
+           nb::sig("def load(self, plans: list[tuple[bytes, numpy.typing.NDArray[numpy.int32]]], "
+                   "rows: numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
+           "Queues the placing of records: of each request what Match.plan gives, and the ids of "
+           "its records' tokens. What it says of them is placed, in `rows`, one record after the "
+           "other. Does not wait for the device. Raises what prepare raises.")
       .def("begin_capture", &begin_capture, nb::arg("runs"), nb::arg("stream"),
            nb::sig("def begin_capture(self, runs: list[tuple[dict[str, str | int], "
                    "numpy.typing.NDArray[numpy.int32] | list[int], int, "

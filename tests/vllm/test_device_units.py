@@ -10,42 +10,32 @@ import pytest
 import torch
 from inferscale import _core
 from inferscale.vllm import device_path, layout, probe, rank_channel, settings
-from inferscale.vllm.device_path import DevicePath, in_parts, load_items, load_rows
+from inferscale.vllm.captures import CaptureRoom
+from inferscale.vllm.device_path import DevicePath, in_parts, load_rows
 from inferscale.vllm.late_captures import Outbox, key_array
-from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadItem, LoadJob, WorkerAcks
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadJob, WorkerAcks
 from inferscale.vllm.model import Refused
 from inferscale.vllm.ranks import Ranks
+from inferscale.vllm.records import RecordBook, RecordInfo
 from inferscale.vllm.store import RankRecords
 
 BLOCK, KEYS = 4, ["%032x" % n for n in range(1, 5)]
 BLOCKS, HEADS, DIM = 5, 3, 8
 
 
-def item(number, begin, count):
-    return LoadItem(KEYS[number], "ab" * 16, None, np.arange(count, dtype=np.int32), begin)
-
-
-def job(begin, end, blocks, items, name="q"):
-    return LoadJob(name, begin, end, begin // BLOCK, blocks, items)
+def job(begin, end, blocks, name="q"):
+    return LoadJob(name, begin, end, begin // BLOCK, blocks, b"plan", np.arange(begin, end, dtype=np.int32))
 
 
 # -- what is loaded ---------------------------------------------------------------------------------
 
 
-def test_records_are_placed_from_where_the_prefix_cache_ends():
-    """Tokens 4 to 10 are wanted of records that stand at 2 to 5, 6 to 8 and 9 to 11."""
-    items = load_items([job(4, 11, [7, 9], [item(0, 2, 4), item(1, 6, 3), item(2, 9, 3)])])
-    assert [(key, position, first, count) for key, _, _, _, position, first, count in items] == [
-        (KEYS[0], 2, 2, 2), (KEYS[1], 6, 0, 3), (KEYS[2], 9, 0, 2)
-    ]
-
-
 def test_rows_are_the_slots_of_all_jobs_in_order():
-    jobs = [job(4, 11, [7, 9], [item(0, 4, 7)]), job(1, 3, [2], [item(1, 1, 2)])]
+    jobs = [job(4, 11, [7, 9]), job(1, 3, [2])]
     rows = load_rows(jobs, BLOCK)
     assert rows.dtype == np.uint32
     assert rows.tolist() == [28, 29, 30, 31, 36, 37, 38, 9, 10]
-    assert len(rows) == sum(entry[-1] for entry in load_items(jobs))
+    assert load_rows(jobs[1:], BLOCK).tolist() == [9, 10] and load_rows(jobs[1:], BLOCK).dtype == np.uint32
 
 
 # -- how the cache is described ---------------------------------------------------------------------
@@ -122,8 +112,8 @@ class Device:
     def __init__(self):
         self.batches, self.loads, self.present = [], [], []
 
-    def load(self, items, tokens, rows, stream):
-        self.loads.append((items, tokens, rows, stream))
+    def load(self, plans, rows, stream):
+        self.loads.append((plans, rows, stream))
 
     def begin_capture(self, runs, stream):
         if not runs[0][0]["key"]:
@@ -344,10 +334,54 @@ def test_a_capture_that_cannot_begin_is_refused_at_once(path):
 
 
 def test_loads_go_to_the_engines_stream(path):
-    path.load([job(4, 8, [7], [item(0, 4, 4)])])
-    items, tokens, rows, stream = path.store.loads[0]
-    assert tokens.tolist() == [0, 1, 2, 3]
-    assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
+    path.load([job(4, 8, [7]), job(1, 3, [2])])
+    plans, rows, stream = path.store.loads[0]
+    assert [(plan, tokens.tolist()) for plan, tokens in plans] == [(b"plan", [4, 5, 6, 7]), (b"plan", [1, 2])]
+    assert stream == 77 and rows.tolist() == [28, 29, 30, 31, 9, 10]
+
+
+# -- what the scheduler makes of it -------------------------------------------------------------------------
+
+
+def captured_info(digest="ab" * 16):
+    return RecordInfo(digest, "header", "00" * 16, np.arange(3, dtype=np.int32))
+
+
+def test_of_two_captures_of_a_key_the_later_one_counts():
+    """What is told late of a capture before an erasure must not be taken for the one behind it."""
+    book, key = RecordBook(1), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.erase([key], set())
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 1) and not book.ready(key)
+    book.refused(0, key, 1)
+    assert book.missing(key, 2)
+    assert book.arrived(0, key, 2) and book.ready(key)
+    book.refused(0, key, 2)
+    assert book.ready(key), "it has been told of already"
+
+
+def test_an_evicted_copy_does_not_end_the_capture_of_the_next():
+    book, key = RecordBook(2), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.lost(0, key)
+    assert not book.arrived(0, key, 1) and book.arrived(1, key, 1) and book.ready(key)
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 2)
+    book.lost(0, key)  # what has just arrived
+    assert not book.arrived(1, key, 2) and not book.ready(key)
+
+
+def test_room_for_captures():
+    room = CaptureRoom(10)
+    assert room.fits(50), "alone"
+    room.take(4)
+    assert room.fits(6) and not room.fits(7)
+    room.give_back(4)
+    assert room.fits(50)
+    free = CaptureRoom(0)
+    free.take(1000)
+    assert free.fits(1000), "no limit"
 
 
 # -- the check at start -----------------------------------------------------------------------------

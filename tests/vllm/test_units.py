@@ -14,7 +14,6 @@ import torch
 
 from inferscale import _core
 from inferscale.vllm import control, erasure, layout, messages, model, probe, rank_channel, settings, stats, versions
-from inferscale.vllm.captures import CaptureRoom
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.records import RecordBook, RecordInfo
 from inferscale.vllm.trace import Trace, TraceRing
@@ -293,50 +292,6 @@ def test_rank_channel_connects_anew(tmp_path):
     server = rank_channel.RankServer(path, "token", {"echo": lambda m: m["value"]})
     assert client.call("echo", value=1) == 1
     server.close()
-
-
-# -- records and captures ---------------------------------------------------------------------------
-
-
-def captured_info(digest="ab" * 16):
-    return RecordInfo(digest, "header", "00" * 16, np.arange(3, dtype=np.int32))
-
-
-def test_of_two_captures_of_a_key_the_later_one_counts():
-    """What is told late of a capture before an erasure must not be taken for the one behind it."""
-    book, key = RecordBook(1), "01" * 16
-    book.expect(key, captured_info(), 1)
-    book.erase([key], set())
-    book.expect(key, captured_info(), 2)
-    assert not book.arrived(0, key, 1) and not book.ready(key)
-    book.refused(0, key, 1)
-    assert book.missing(key, 2)
-    assert book.arrived(0, key, 2) and book.ready(key)
-    book.refused(0, key, 2)
-    assert book.ready(key), "it has been told of already"
-
-
-def test_an_evicted_copy_does_not_end_the_capture_of_the_next():
-    book, key = RecordBook(2), "01" * 16
-    book.expect(key, captured_info(), 1)
-    book.lost(0, key)
-    assert not book.arrived(0, key, 1) and book.arrived(1, key, 1) and book.ready(key)
-    book.expect(key, captured_info(), 2)
-    assert not book.arrived(0, key, 2)
-    book.lost(0, key)  # what has just arrived
-    assert not book.arrived(1, key, 2) and not book.ready(key)
-
-
-def test_room_for_captures():
-    room = CaptureRoom(10)
-    assert room.fits(50), "alone"
-    room.take(4)
-    assert room.fits(6) and not room.fits(7)
-    room.give_back(4)
-    assert room.fits(50)
-    free = CaptureRoom(0)
-    free.take(1000)
-    assert free.fits(1000), "no limit"
 
 
 # -- erasing ----------------------------------------------------------------------------------------

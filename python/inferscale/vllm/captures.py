@@ -64,8 +64,8 @@ def refusal(
     if plan.begin < reach and injected.touches(tracked.hashes, block_size, plan.begin, reach):
         return "capture_injected"
     context = tracked.params.context
-    matched = len(tracked.match.segments) if tracked.match is not None else 0
-    if context.split(":")[0] == "log" and matched < len(tracked.params.inject):
+    matched = tracked.match.n_segments if tracked.match is not None else 0
+    if context.split(":")[0] == "log" and matched < tracked.params.n_inject:
         return "capture_context"  # its context id says that all of them were injected
     return None
 

@@ -54,9 +54,7 @@ class DevicePath:
         Raises what the core raises."""
         stream = self._stream()
         for some in in_parts(jobs, lambda job: job.end - job.begin, MAX_LOAD_TOKENS):
-            self._store.load(
-                load_items(some), load_tokens(some), load_rows(some, self._block_size), stream
-            )
+            self._store.load([(job.plan, job.tokens) for job in some], load_rows(some, self._block_size), stream)
 
     def save(self, jobs: list[CaptureJob], acks: WorkerAcks) -> None:
         """Queues the gathering of the rows that the step's forward pass completes. The outbox is told
@@ -102,30 +100,12 @@ def cuda_stream() -> int:
     return torch.cuda.current_stream().cuda_stream
 
 
-def load_items(jobs: list[LoadJob]) -> list[tuple[Any, ...]]:
-    """(key, scope_hash, context_id, how many tokens, first_position, first_token, n_tokens) of each
-    record: of the first and the last one of a job some tokens may be there already or not wanted."""
-    items = []
-    for job in jobs:
-        for key, scope_hash, context_id, tokens, begin in job.items:
-            size = len(tokens)
-            first = job.begin - begin if begin < job.begin else 0
-            last = job.end - begin if begin + size > job.end else size
-            items.append((key, scope_hash, context_id, size, begin, first, last - first))
-    return items
-
-
-def load_tokens(jobs: list[LoadJob]) -> np.ndarray:
-    """The ids of all records, one after the other."""
-    return np.concatenate([item.tokens for job in jobs for item in job.items])
-
-
 def load_rows(jobs: list[LoadJob], block_size: int) -> np.ndarray:
     """The slots of all jobs' tokens, uint32."""
     slots = [
         split_slots(job.block_ids, job.first_block, job.begin, job.end, block_size) for job in jobs
     ]
-    return np.concatenate(slots).astype(np.uint32)
+    return (slots[0] if len(slots) == 1 else np.concatenate(slots)).astype(np.uint32)
 
 
 def in_parts(

@@ -11,9 +11,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from inferscale import _core
+
 
 class LoadItem(NamedTuple):
-    """A record that was matched, and the position of its first token."""
+    """A record that was matched, and the position of its first token; as RecordStore.prepare takes it."""
 
     key: str
     scope_hash: str
@@ -24,14 +26,19 @@ class LoadItem(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadJob:
-    """Tokens ``[begin, end)`` of a request come from ``items``, which cover at least those."""
+    """Tokens ``[begin, end)`` of a request come from the records of ``plan``, which cover at least those."""
 
     request_id: str
     begin: int
     end: int
     first_block: int  # index in the prompt of block_ids[0]
     block_ids: list[int]
-    items: list[LoadItem]
+    plan: bytes  # of the core's Match
+    tokens: np.ndarray  # int32: the ids of the records, one after the other
+
+    def items(self) -> list[LoadItem]:
+        """The records one by one."""
+        return [LoadItem(*item) for item in _core.load_items(self.plan, self.tokens)]
 
 
 @dataclass(frozen=True)

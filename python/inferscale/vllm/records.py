@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class RecordBook:
         with self._lock:
             self._infos[key] = info
             self._note_parked(key, info)
-            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
+            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens, info.context_id)
 
     def expect(self, key: str, info: RecordInfo, number: int = 0) -> None:
         """The capture ``number`` of this record is on its way to the ranks; of an earlier one nothing is
@@ -70,7 +71,8 @@ class RecordBook:
             if pending is None or pending.number != number:
                 return False
             self._infos[key] = pending.info
-            self._index.add(rank, key, pending.info.scope_hash, pending.info.kind, pending.info.tokens)
+            info = pending.info
+            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens, info.context_id)
             pending.missing.discard(rank)
             if pending.missing:
                 return False
@@ -139,11 +141,6 @@ class RecordBook:
         with self._lock:
             return self._infos.get(key)
 
-    def lookup(self, keys: list[str]) -> list[RecordInfo | None]:
-        """As ``info``, of each key."""
-        with self._lock:
-            return [self._infos.get(key) for key in keys]
-
     def infos(self) -> dict[str, RecordInfo]:
         with self._lock:
             return dict(self._infos)
@@ -153,3 +150,24 @@ class RecordBook:
 
     def count(self) -> int:
         return len(self._index)
+
+
+def read_records(ranks: Any, scopes: dict[str, dict[str, str]], book: RecordBook) -> tuple[list[str], list[str]]:
+    """Fills the book with what the ranks have of these scopes (by hash), at a start. Returns keys and scope
+    hashes of what nobody can use any more. Raises RankError."""
+    for scope in scopes.values():
+        book.learn_scope(scope)
+    strangers: set[str] = set()
+    parked: set[str] = set()
+    for rank in range(len(ranks)):
+        for record in ranks.records(rank):
+            if record["scope"] not in scopes:
+                strangers.add(record["scope"])  # nobody could ask for it, or delete it
+                continue
+            if record["kind"] == PARKED:
+                parked.add(record["key"])  # the prefix cache that it goes on from is gone
+                continue
+            tokens = np.asarray(record["tokens"], dtype=np.int32)
+            info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
+            book.add(rank, record["key"], info)
+    return sorted(parked), sorted(strangers)

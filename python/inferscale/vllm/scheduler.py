@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 import logging
 import threading
@@ -18,9 +17,9 @@ from inferscale import _core
 from inferscale.vllm.captures import CaptureRoom, capture_job, plan_capture, refusal
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.erasure import Eraser
-from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadItem, LoadJob, StepMetadata, WorkerAcks
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.ranks import Ranks
-from inferscale.vllm.records import MAX_PARKED, PARKED, RecordBook, RecordInfo
+from inferscale.vllm.records import MAX_PARKED, PARKED, RecordBook, read_records
 from inferscale.vllm.settings import Settings
 from inferscale.vllm.trace import Trace, TraceRing
 from inferscale.vllm.tracking import CaptureUnderWay, InjectedBlocks, PlannedCapture, Tracked
@@ -70,29 +69,11 @@ class SchedulerSide:
         self._counter_lock = threading.Lock()
         self._counters: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
-        self._read_records()
-        self.ranks.follow(self.told)
-
-    def _read_records(self) -> None:
         self.eraser.resume()
-        scopes = self.epochs.scopes()
-        for scope in scopes.values():
-            self.book.learn_scope(scope)
-        strangers: set[str] = set()
-        parked: set[str] = set()
-        for rank in range(len(self.ranks)):
-            for record in self.ranks.records(rank):
-                if record["scope"] not in scopes:
-                    strangers.add(record["scope"])  # nobody could ask for it, or delete it
-                    continue
-                if record["kind"] == PARKED:
-                    parked.add(record["key"])  # the prefix cache that it goes on from is gone
-                    continue
-                tokens = np.asarray(record["tokens"], dtype=np.int32)
-                info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
-                self.book.add(rank, record["key"], info)
-        if strangers or parked:
-            self.ranks.erase(sorted(parked), sorted(strangers), self.eraser.fence())
+        unusable = read_records(ranks, self.epochs.scopes(), self.book)
+        if any(unusable):
+            self.ranks.erase(*unusable, self.eraser.fence())
+        self.ranks.follow(self.told)
 
     # -- a request's life ------------------------------------------------------------------------
 
@@ -109,7 +90,7 @@ class SchedulerSide:
             reason = "not_signed" if isinstance(error, PermissionError) else "malformed"
             self._refuse(request, reason)
             return
-        prompt = _token_array(request.prompt_token_ids or [])
+        prompt = _core.token_array(request.prompt_token_ids or [])
         owner = (params.scope["tenant"], params.scope["user"])
         trace = Trace(params.request, params.purpose, len(prompt))
         tracked = Tracked(request.request_id, params, owner, prompt, trace)
@@ -117,14 +98,14 @@ class SchedulerSide:
         self.traces.add(trace)
         reason = self._distrust(request, params, owner)
         if reason is not None:
-            self._count_fallback(tracked, reason, max(1, len(params.inject)))
+            self._count_fallback(tracked, reason, max(1, params.n_inject))
             self._adapter.resalt(request, f"inferscale-refused-{uuid.uuid4()}")
             return
         salt = _core.cache_salt(params, self._settings.secret, self._fingerprint)
         if request.cache_salt != salt:
             self._adapter.resalt(request, salt)
             self.count("resalted")
-        tracked.injects = bool(params.inject) and params.purpose != "text"
+        tracked.injects = params.n_inject > 0 and params.purpose != "text"
         self._plan_captures(tracked)
 
     def _refuse(self, request: Any, reason: str) -> None:
@@ -180,8 +161,7 @@ class SchedulerSide:
         if tracked.captures and not tracked.reserved and self._must_wait(tracked):
             return None
         tracked.local_hit = local_hit
-        tracked.match = None
-        tracked.query_fallbacks = Counter()
+        tracked.match, tracked.query_fallbacks = None, Counter()
         if not (tracked.injects and self._injecting):
             return 0
         match = self.book.match(tracked.prompt, tracked.params)
@@ -189,7 +169,7 @@ class SchedulerSide:
         for entry in match.fallbacks:
             tracked.query_fallbacks[entry.reason] += entry.count
         if match.begin > local_hit:
-            tracked.query_fallbacks["header_cold"] += len(match.segments)
+            tracked.query_fallbacks["header_cold"] += match.n_segments
             return 0
         end = min(self._loadable(tracked), len(tracked.prompt) - 1, request.num_tokens - 1)
         return max(0, end - local_hit)
@@ -207,15 +187,10 @@ class SchedulerSide:
 
     def _loadable(self, tracked: Tracked) -> int:
         """Where the matched run ends, or earlier, where the host budget does."""
-        tokens = 0
-        for number, segment in enumerate(tracked.match.segments):
-            if segment.end <= tracked.local_hit:
-                continue
-            tokens += segment.end - segment.begin
-            if tokens > self._load_tokens:
-                tracked.query_fallbacks["host_budget"] += len(tracked.match.segments) - number
-                return segment.begin
-        return tracked.match.end
+        end, left_out = tracked.match.limit(tracked.local_hit, self._load_tokens)
+        if left_out:
+            tracked.query_fallbacks["host_budget"] += left_out
+        return end
 
     def allocated(self, request: Any, block_ids: list[int], count: int) -> None:
         """Blocks were given to a request; ``count`` tokens behind its local hit are to be loaded."""
@@ -229,13 +204,10 @@ class SchedulerSide:
             tracked.reserved = True
         begin = tracked.local_hit
         tracked.loaded = (begin, begin + count) if count > 0 else (0, 0)
-        spans = []
-        if tracked.match is not None:
-            spans = [(s.key, s.begin, s.end) for s in tracked.match.segments]
         if count > 0:
-            self._loads.append(self._load_job(tracked, spans))
+            self._loads.append(self._load_job(tracked))
             self._note_injected(tracked)
-        self._record_admission(tracked, spans, max(0, count))
+        self._record_admission(tracked, max(0, count))
 
     def _note_injected(self, tracked: Tracked) -> None:
         """The block in which the loaded rows end may be filled, and found by others, only later."""
@@ -243,47 +215,36 @@ class SchedulerSide:
         self._injected.note(tracked.hashes, self._block_size, begin, end)
         tracked.unnoted = -(-end // self._block_size) > len(tracked.hashes)
 
-    def _load_job(self, tracked: Tracked, spans: list[tuple[str, int, int]]) -> LoadJob:
+    def _load_job(self, tracked: Tracked) -> LoadJob:
+        """What was erased since the match is in it, too: the ranks will not find it."""
         begin, end = tracked.loaded
-        spans = [span for span in spans if span[2] > begin and span[1] < end]
-        prompt = tracked.prompt
-        items = [
-            LoadItem(
-                key,
-                info.scope_hash if info else "",  # erased since: the rank will not find it
-                info.context_id if info else None,
-                prompt[first:last],
-                first,
-            )
-            for (key, first, last), info in zip(spans, self.book.lookup([span[0] for span in spans]))
-        ]
+        plan, first, last = tracked.match.plan(begin, end)
+        tokens = tracked.prompt[first:last]
         first = begin // self._block_size
         last = -(-end // self._block_size)
-        return LoadJob(tracked.request_id, begin, end, first, tracked.blocks[first:last], items)
+        return LoadJob(tracked.request_id, begin, end, first, tracked.blocks[first:last], plan, tokens)
 
-    def _record_admission(self, tracked: Tracked, spans: list[tuple[str, int, int]], count: int) -> None:
+    def _record_admission(self, tracked: Tracked, count: int) -> None:
         """The first admission is what the trace speaks of; a preempted request has several."""
         trace = tracked.trace
         self._lately[tracked.request_id] = trace
         while len(self._lately) > 1024:
             self._lately.popitem(last=False)
-        trace.admissions = [
-            *trace.admissions[-7:], {"local_hit": tracked.local_hit, "injected": count}
-        ]
+        trace.admissions = [*trace.admissions[-7:], {"local_hit": tracked.local_hit, "injected": count}]
         if len(trace.admissions) > 1:
             self.count("readmitted")
             return
         trace.local_hit = tracked.local_hit
         trace.injected = count
-        reach = tracked.local_hit + count
-        if tracked.match is not None and tracked.match.begin <= tracked.local_hit:
-            trace.segments = [span for span in spans if span[1] < reach]
+        reach, match = tracked.local_hit + count, tracked.match
+        if match is not None and match.begin <= tracked.local_hit:
+            trace.served = (match, reach)
         for reason, number in tracked.query_fallbacks.items():
             self._count_fallback(tracked, reason, number)
         if count:
             self.count("injected_requests")
             self.count("injected_tokens", count)
-        if tracked.injects and tracked.match is not None and trace.segments:
+        if tracked.injects and trace.served is not None and match.n_segments and match.begin < reach:
             self.count("matched_requests")
 
     def build_meta(self, output: Any) -> StepMetadata:
@@ -437,8 +398,3 @@ class SchedulerSide:
     def close(self) -> None:
         self.ranks.close()
         self.epochs.close()
-
-
-def _token_array(ids: list[int]) -> np.ndarray:
-    """int32; half the time of np.asarray. Raises OverflowError for what is no token id."""
-    return np.frombuffer(array.array("i", ids), dtype=np.int32)

@@ -235,7 +235,7 @@ class WorkerSide:
         self._acks.failed_loads.append(
             (self._rank, job.request_id, f"{type(error).__name__}: {error}")
         )
-        for item in job.items:
+        for item in job.items():
             if not self._records.store.contains(item.key):
                 self._acks.lost.append((self._rank, item.key))
 
