@@ -175,8 +175,11 @@ class Rig:
     def drain(self) -> list[Any]:
         """Runs until there is nothing to do."""
         outputs = []
+        scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         while self.engine.has_unfinished_requests():
             outputs += [output for output in self.engine.step() if output.finished]
+            if not scheduler.running and scheduler.has_unfinished_requests():
+                time.sleep(0.001)  # all wait for room for their captures; vLLM's own loop does the same
         return outputs
 
 

@@ -94,6 +94,39 @@ class Users:
             "distinct_facts": self.distinct, "encoded_per_s": round(encoded / elapsed, 1),
         }
 
+    def poisson(self, arm: str, rate: float, seconds: float, draw: random.Random) -> dict[str, Any]:
+        """Requests of random users that arrive at ``rate`` a second, whether earlier ones are answered or not.
+
+        Latencies are from the arrival, not from when the engine took the request in."""
+        rig = self.rig
+        begun_at: dict[str, float] = {}
+        latencies, late_ms, arrived = [], [], 0
+        start = time.perf_counter()
+        due, end = start + draw.expovariate(rate), start + seconds
+        while (now := time.perf_counter()) < end:
+            while due <= now:
+                name = self.send(arm, draw.randrange(len(self.facts)))
+                begun_at[name], arrived = due, arrived + 1
+                late_ms.append(1e3 * (now - due))
+                due += draw.expovariate(rate)
+            if not rig.engine.has_unfinished_requests():
+                time.sleep(max(0.0, min(due, end) - time.perf_counter()))
+                continue
+            for output in rig.engine.step():
+                if output.finished:
+                    latencies.append(1e3 * (time.perf_counter() - begun_at.pop(output.request_id)))
+        waiting = len(begun_at)
+        rig.engine.abort_request(list(begun_at))
+        rig.drain()
+        return {
+            "rate": rate, "arrived": arrived, "answered": len(latencies), "waiting_at_end": waiting,
+            "answered_per_s": round(len(latencies) / seconds, 3), "latency_ms": summary(latencies) if latencies else None,
+            "sent_late_ms": summary(late_ms) if late_ms else None,
+            # More wait than arrive in the time that an answer takes: the queue grows.
+            "saturated": bool(latencies) and waiting > 2 + 1.5 * rate * sorted(latencies)[len(latencies) // 2] / 1e3
+            or len(latencies) < 0.7 * arrived,
+        }
+
     def _encode(self) -> str:
         return self.memory.send(self.rig.tokens(self.memory.draw, FACT), "beside")[0]
 
@@ -114,6 +147,25 @@ def closed_loop(
             extra = 2.0 if arm == "warm" else 0.0  # every user's first request fills its cache
             found[f"{arm}@{n}"] = group.run(arm, warm_up + extra, seconds)
             print("throughput", n, arm, found[f"{arm}@{n}"]["requests_per_s"], flush=True)
+    return found
+
+
+def open_loop(
+    rig: Rig, memory: Memory, rates: list[float], n: int, k: int, tokens: int, seconds: float, until: float
+) -> dict[str, Any]:
+    """Every arm at growing rates of Poisson arrivals, until it is saturated or the clock says ``until``."""
+    found: dict[str, Any] = {}
+    group = Users(rig, memory, n, k, tokens)
+    for arm in ("none", "text", "inject", "warm"):
+        group.run(arm, 0.0, 1.0)  # warm: every user's cache
+        for rate in rates:
+            if time.perf_counter() + seconds > until:
+                found.setdefault("not_run", []).append(f"{arm}@{rate}")
+                continue
+            found[f"{arm}@{rate}"] = cell = group.poisson(arm, rate, seconds, random.Random(int(rate)))
+            print("arrivals", rate, arm, cell["answered_per_s"], "saturated" if cell["saturated"] else "", flush=True)
+            if cell["saturated"]:
+                break
     return found
 
 

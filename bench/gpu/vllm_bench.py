@@ -100,7 +100,7 @@ def pinned_path(rig: Rig) -> Any:
     repeated = probe.RepeatedTokens(worker._spec, worker._max_positions)
     return device_path.DevicePath(
         RankRecords(store), worker._block_size, repeated, worker._rank, capture_tokens, worker._codec,
-        device_path.cuda_stream,
+        device_path.cuda_stream, worker._outbox,
     )
 
 
@@ -121,7 +121,7 @@ def paths_by_tier(rig: Rig, memory: Memory) -> dict[str, Any]:
 
 def measure(run: Run, rig: Rig) -> None:
     from equivalence import gate_e1, gate_e2, gate_e5
-    from throughput import closed_loop, encoding_beside
+    from throughput import closed_loop, encoding_beside, open_loop
     from ttft import Stopwatch, Ttft, breakdown
 
     options = run.options
@@ -151,18 +151,27 @@ def measure(run: Run, rig: Rig) -> None:
     rig.worker._path = own
 
     def encode() -> dict[str, Any]:
-        clock = Stopwatch(own, ["_keep", "_keep_one", "_begin"])
+        clocks = [Stopwatch(own, ["save"])]
+        if hasattr(own, "_late"):
+            clocks.append(Stopwatch(own._late, ["_finish", "_keep"]))  # behind the steps
         found = memory.encode(options.facts, min(options.encode_seconds, run.left()))
-        found["host_ms"] = {name: round(ms, 1) for name, ms in clock.take().items()}
-        clock.stop()
+        found["host_ms"] = {name: round(ms, 1) for clock in clocks for name, ms in clock.take().items()}
+        for clock in clocks:
+            clock.stop()
         return found
 
     run.part("encode", encode)
     if options.users:
         users = [int(n) for n in options.users.split(",")]
+        rig.worker._path = paths.get(options.throughput_tier, own)
         run.part("throughput", lambda: closed_loop(
             rig, memory, users, 50, 50, options.cell_seconds, 2.0, time.perf_counter() + run.left() - 10.0
         ), max(60.0, run.left() + 20.0))
+        rates = [float(rate) for rate in options.rates.split(",")]
+        run.part("arrivals", lambda: open_loop(
+            rig, memory, rates, 100, 50, 50, options.cell_seconds, time.perf_counter() + run.left() - 10.0
+        ), max(60.0, run.left() + 20.0))
+        rig.worker._path = own
         run.part("background", lambda: encoding_beside(rig, memory, 25, 50, options.cell_seconds, 2), 90.0)
     run.report["tiers_at_end"] = rig.worker._records.stats({})
     run.write()
@@ -182,7 +191,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--counts", default="0,5,10,20,50,64")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--ttft-seconds", type=float, default=150.0)
-    parser.add_argument("--users", default="10,25,50,100")
+    parser.add_argument("--users", default="10,25,50,75,100")
+    parser.add_argument("--throughput-tier", choices=("gpu", "pinned"), default="gpu")
+    parser.add_argument("--rates", default="10,20,40,60,80,100,120,140,160,200,240", help="of the part arrivals")
+    parser.add_argument("--gpu-budget", default="8GiB", help="less than the facts take: they do not all fit")
+    parser.add_argument("--pinned-budget", default="6GiB")
     parser.add_argument("--cell-seconds", type=float, default=5.0)
     return parser.parse_args()
 
@@ -193,7 +206,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
         faulthandler.dump_traceback_later(220.0, exit=True)
         try:
-            rig = Rig(Options(options.shape, Path(folder), model=options.model, dtype=options.dtype, eager=options.eager))
+            rig = Rig(Options(
+                options.shape, Path(folder), model=options.model, dtype=options.dtype, eager=options.eager,
+                gpu_budget=options.gpu_budget, pinned_budget=options.pinned_budget,
+            ))
             faulthandler.cancel_dump_traceback_later()
             run.report |= {
                 "machine": machine(), "import_s": round(rig.import_s, 1), "start_s": round(rig.start_s, 1),

@@ -22,6 +22,15 @@ std::string name_of(std::string_view field) { return std::string(field); }
   throw nb::value_error(message.c_str());
 }
 
+/// Of a list or tuple of anything that is a number; says what is wrong otherwise.
+std::vector<TokenId> slow_tokens(std::string_view field, nb::handle value) {
+  std::vector<TokenId> tokens;
+  for (const nb::object& item : to_items(field, value)) {
+    tokens.push_back(static_cast<TokenId>(to_number(field, item, 0x7FFFFFFF)));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 std::string to_text(std::string_view field, nb::handle value) {
@@ -95,9 +104,16 @@ std::vector<TokenId> to_tokens(std::string_view field, nb::handle value) {
   if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) {
     raise_type(field, "a one-dimensional int32 array or a list of int");
   }
-  std::vector<TokenId> tokens;
-  for (const nb::object& item : to_items(field, value)) {
-    tokens.push_back(static_cast<TokenId>(to_number(field, item, 0x7FFFFFFF)));
+  std::vector<TokenId> tokens(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(value.ptr())));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    // An int's conversion runs no code that could change the list; what else is there may.
+    PyObject* const item = PySequence_Fast_GET_ITEM(value.ptr(), static_cast<Py_ssize_t>(i));
+    int overflow = 0;
+    const long number = PyLong_CheckExact(item) ? PyLong_AsLongAndOverflow(item, &overflow) : -1;
+    if (number < 0 || number > 0x7FFFFFFF) {
+      return slow_tokens(field, value);
+    }
+    tokens[i] = static_cast<TokenId>(number);
   }
   return tokens;
 }

@@ -1,17 +1,25 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "arrays.h"
 #include "bindings.h"
+#include "connector/load_plan.h"
 #include "connector/rank_store.h"
 #include "convert.h"
 #include "errors.h"
 #include "record_store.h"
+
+#ifdef INFERSCALE_WITH_CUDA
+#include "kv/cuda/cuda_device.h"
+#endif
 
 namespace inferscale::python {
 namespace {
@@ -67,6 +75,26 @@ CacheLayout to_layout(const nb::dict& caches) {
   return cache;
 }
 
+/// What makes the device of the name "plain" (plain memory, for tests) or "cuda:N", and its number.
+/// Raises ValueError, or NotImplementedError when this build has no such device.
+DeviceFactory to_device(const std::string& name, int* index) {
+  if (name == "plain") {
+    return make_plain_device;
+  }
+  constexpr std::string_view kCuda = "cuda:";
+  const char* const end = name.data() + name.size();
+  const char* const number = name.data() + kCuda.size();
+  *index = -1;
+  if (!name.starts_with(kCuda) || std::from_chars(number, end, *index).ptr != end || *index < 0) {
+    throw nb::value_error("device must be 'plain' or 'cuda:N'");
+  }
+#ifdef INFERSCALE_WITH_CUDA
+  return make_cuda_device;
+#else
+  raise(unsupported("device '" + name + "': this build has no CUDA"));
+#endif
+}
+
 void attach_device(RankStore& store, const nb::dict& caches, std::uint64_t gpu_budget,
                    std::uint64_t pinned_budget, std::uint32_t max_load_tokens,
                    std::uint32_t max_capture_tokens) {
@@ -92,61 +120,25 @@ void* to_stream(std::uint64_t stream) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
 }
 
-/// Reads a hash again only where it is another object than the last time: records of one request
-/// share their scope and context.
-class LastHash {
- public:
-  const Hash128& read(const char* field, PyObject* value) {
-    if (value != last_) {
-      hash_ = to_hash(field, value);
-      last_ = value;
-    }
-    return hash_;
-  }
-
- private:
-  PyObject* last_ = nullptr;  // borrowed: the items live as long as the call
-  Hash128 hash_;
-};
-
-std::vector<LoadItem> to_parts(nb::handle items, std::span<const TokenId> tokens) {
-  LastHash scope;
-  LastHash context;
+/// What several requests load, in their order.
+std::vector<LoadItem> to_load(nb::handle plans) {
   std::vector<LoadItem> wanted;
-  std::size_t at = 0;
-  for (nb::handle value : to_items("items", items)) {
-    PyObject* const parts = value.ptr();
-    if (!PyTuple_Check(parts) || PyTuple_GET_SIZE(parts) != 7) {
-      throw nb::value_error(
-          "an item is (key, scope_hash, context_id or None, n_tokens of the record, "
-          "first_position, first_token, n_tokens)");
+  for (const nb::object& plan : to_items("plans", plans)) {
+    const std::vector<nb::object> parts = to_items("plan", plan);
+    if (parts.size() != 2 || !PyBytes_Check(parts[0].ptr())) {
+      throw nb::value_error("a plan is (bytes, tokens of its records)");
     }
-    const auto number = [&](const char* field, int part) {
-      return static_cast<std::uint32_t>(to_number(field, PyTuple_GET_ITEM(parts, part), kMaxU32));
-    };
-    LoadItem& item = wanted.emplace_back();
-    item.key = to_key("key", PyTuple_GET_ITEM(parts, 0));
-    item.scope = scope.read("scope_hash", PyTuple_GET_ITEM(parts, 1));
-    if (PyTuple_GET_ITEM(parts, 2) != Py_None) {
-      item.context_id = context.read("context_id", PyTuple_GET_ITEM(parts, 2));
-    }
-    const std::uint32_t size = number("n_tokens", 3);
-    if (size > tokens.size() - at) {
-      throw nb::value_error("tokens: fewer than the records have");
-    }
-    item.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(at),
-                       tokens.begin() + static_cast<std::ptrdiff_t>(at + size));
-    at += size;
-    item.first_position = number("first_position", 4);
-    item.first_token = number("first_token", 5);
-    item.n_tokens = number("n_tokens", 6);
+    const std::vector<TokenId> tokens = to_tokens("tokens", parts[1]);
+    std::vector<LoadItem> items =
+        take(load_items(as_bytes(nb::borrow<nb::bytes>(parts[0])), tokens));
+    wanted.insert(wanted.end(), std::make_move_iterator(items.begin()),
+                  std::make_move_iterator(items.end()));
   }
   return wanted;
 }
 
-void load(RankStore& store, nb::handle items, nb::handle tokens, nb::handle rows,
-          std::uint64_t stream) {
-  const std::vector<LoadItem> wanted = to_parts(items, to_tokens("tokens", tokens));
+void load(RankStore& store, nb::handle plans, nb::handle rows, std::uint64_t stream) {
+  const std::vector<LoadItem> wanted = to_load(plans);
   const std::vector<std::uint32_t> places = to_rows(rows);
   PreparedLoad prepared;
   const Status status = unlocked([&] {
@@ -216,6 +208,9 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
             check(unlocked([&] { return self.store->store(self.pending, run); }));
           },
           nb::arg("run"), "After `wait`: stores one run as a record. Raises as capture does.")
+      .def(
+          "release", [](Captured& self) { unlocked([&] { self.pending = PendingCapture(); }); },
+          "Zeroes its memory, which another capture may have then. Nothing can be read any more.")
       .def("first_layer_keys", &first_layer_keys, nb::arg("run"),
            "After `wait`: [tokens][heads][head_dim] of one run in the records' codec, without "
            "positions.");
@@ -225,18 +220,17 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            nb::sig("def attach_device(self, caches: dict[str, typing.Any], *, gpu_budget: int, "
                    "pinned_budget: int, max_load_tokens: int, max_capture_tokens: int) -> None"),
            "Puts tiers that a device reads in front of the store, for the engine's caches: the "
-           "`device` as in the constructor, addresses of the layers `k` and `v`, strides in bytes "
+           "`device` \"cuda:N\" or \"plain\" (plain memory, for tests), addresses of the layers "
+           "`k` and `v`, strides in bytes "
            "(block, row, head[, element]).")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
-      .def("load", &load, nb::arg("items"), nb::arg("tokens"), nb::arg("rows"), nb::arg("stream"),
-           nb::sig("def load(self, items: list[tuple[str, str, str | None, int, int, int, int]], "
-                   "tokens: numpy.typing.NDArray[numpy.int32], rows: "
-                   "numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
-           "Queues the placing of records: (key, scope_hash, context_id or None, how many of "
-           "`tokens` are the record's, first_position, first_token, n_tokens); n_tokens from "
-           "first_token on are placed, in `rows`, one record after the other. Does not wait for "
-           "the device. Raises what prepare raises.")
+      .def("load", &load, nb::arg("plans"), nb::arg("rows"), nb::arg("stream"),
+           nb::sig("def load(self, plans: list[tuple[bytes, numpy.typing.NDArray[numpy.int32]]], "
+                   "rows: numpy.typing.NDArray[numpy.uint32], stream: int) -> None"),
+           "Queues the placing of records: of each request what Match.plan gives, and the ids of "
+           "its records' tokens. What it says of them is placed, in `rows`, one record after the "
+           "other. Does not wait for the device. Raises what prepare raises.")
       .def("begin_capture", &begin_capture, nb::arg("runs"), nb::arg("stream"),
            nb::sig("def begin_capture(self, runs: list[tuple[dict[str, str | int], "
                    "numpy.typing.NDArray[numpy.int32] | list[int], int, "

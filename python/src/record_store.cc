@@ -33,9 +33,7 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
                                 std::uint64_t disk_budget, const ModelSpec& spec,
                                 const std::string& codec, std::uint32_t shard_index,
                                 std::uint32_t shard_count, std::uint32_t max_positions,
-                                unsigned threads, const std::string& device,
-                                std::uint64_t gpu_budget, std::uint64_t pinned_budget,
-                                bool openmp) {
+                                unsigned threads, bool openmp) {
   RankStoreOptions options;
   options.directory = directory;
   options.host_budget_bytes = host_budget;
@@ -45,9 +43,6 @@ std::unique_ptr<RankStore> open(const std::filesystem::path& directory, std::uin
   options.shard_index = shard_index;
   options.shard_count = shard_count;
   options.max_positions = max_positions;
-  options.gpu_budget_bytes = gpu_budget;
-  options.pinned_budget_bytes = pinned_budget;
-  set_device(device, &options);
   options.threads = threads;
   options.region = openmp ? find_openmp() : nullptr;
   return take(unlocked([&] { return RankStore::open(std::move(options)); }));
@@ -315,14 +310,10 @@ void bind_record_store(nb::module_& m) {
   store
       .def(nb::new_(&open), nb::arg("directory"), nb::arg("host_budget"), nb::arg("disk_budget"),
            nb::arg("spec"), nb::arg("codec"), nb::arg("shard_index"), nb::arg("shard_count"),
-           nb::arg("max_positions"), nb::arg("threads") = 1, nb::arg("device") = "",
-           nb::arg("gpu_budget") = 0, nb::arg("pinned_budget") = 0, nb::arg("openmp") = false,
+           nb::arg("max_positions"), nb::arg("threads") = 1, nb::arg("openmp") = false,
            "`threads`: for large loads, with the caller's own; `openmp`: the OpenMP runtime's, "
            "where "
-           "this process has loaded one, of the thread that calls. "
-           "`device`: what holds the engine's cache and is to hold records: \"\" none, \"cuda:N\", "
-           "or \"plain\" (plain memory, for tests), with budgets in bytes of its own memory and of "
-           "pinned memory of the host.")
+           "this process has loaded one, of the thread that calls.")
       .def("records", &records,
            nb::sig("def records(self) -> list[tuple[str, str, str, str, "
                    "numpy.typing.NDArray[numpy.int32]]]"),
@@ -358,7 +349,6 @@ void bind_record_store(nb::module_& m) {
       .def("flush", [](RankStore& self) { check(unlocked([&] { return self.flush(); })); })
       .def("close", [](RankStore& self) { unlocked([&] { self.close(); }); });
   bind_transfers(store);
-  bind_device(m, store);
   bind_device_cache(m, store);
 }
 

@@ -61,6 +61,7 @@ void bind_params(nb::module_& m) {
                      }
                      return keys;
                    })
+      .def_prop_ro("n_inject", [](const RequestParams& p) { return p.inject.size(); })
       .def_ro("capture", &RequestParams::capture);
 }
 

@@ -100,14 +100,6 @@ Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
     store.directory = options.directory / "kv";
   }
   INFERSCALE_ASSIGN_OR_RETURN(files->store, KvStore::open(store));
-  if (options.device != nullptr) {
-    DeviceOptions wanted;
-    wanted.device = options.device_index;
-    wanted.layout = {shape, options.codec, options.tokens_per_page};
-    wanted.gpu_budget_bytes = options.gpu_budget_bytes;
-    wanted.pinned_budget_bytes = options.pinned_budget_bytes;
-    INFERSCALE_RETURN_IF_ERROR(put_device_before(options.device, wanted, files.get()));
-  }
   return std::unique_ptr<RankStore>(
       new RankStore(std::move(options), shape, std::move(rope), std::move(files)));
 }

@@ -36,14 +36,7 @@ struct RankStoreOptions {
   unsigned threads = 1;             ///< for large loads; 1..16, with the caller's own
   /// Whose threads these are; null: the store makes them.
   ParallelRegion region = nullptr;
-
-  /// Makes the device whose memory holds the engine's cache, and is to hold records; none: records
-  /// are composed from memory of the host into memory of the host.
-  DeviceFactory device;
-  int device_index = 0;
-  std::uint64_t gpu_budget_bytes = 0;     ///< of records in the device's memory
-  std::uint64_t pinned_budget_bytes = 0;  ///< of records in memory of the host that it reads
-  std::uint32_t tokens_per_page = 4;
+  std::uint32_t tokens_per_page = 4;  ///< of a device's tiers
 };
 
 /// A record as the scheduler's side needs to know it.
@@ -71,7 +64,7 @@ struct CheckedRecords {
 class RankStore {
  public:
   /// Errors: kInvalidArgument (options), kConflict (another process has the directory),
-  /// kUnavailable, kResourceExhausted (memory), kUnsupported (the device).
+  /// kUnavailable, kResourceExhausted (memory).
   [[nodiscard]] static Result<std::unique_ptr<RankStore>> open(RankStoreOptions options);
 
   /// Every record of this model and shard, in the order of their keys. Reads headers and token ids;
@@ -107,8 +100,9 @@ class RankStore {
 
   // With a device. A stream is the engine's own handle.
 
-  /// Puts the tiers of a device in front of the store, as the options' device does when it is
-  /// opened: for an engine whose memory is known only later. Once, while no other call is going on.
+  /// Puts the tiers of a device, whose memory holds the engine's cache and is to hold records, in
+  /// front of the store: budgets of its own memory, and of memory of the host that it reads. Until
+  /// then records are composed from memory of the host. Once, while no other call is going on.
   /// Errors: those of `factory`; kInvalidArgument (a second device; budgets without room for a
   /// page): the store is as it was.
   [[nodiscard]] Status attach_device(const DeviceFactory& factory, int device_index,
@@ -139,16 +133,13 @@ class RankStore {
   [[nodiscard]] Result<PendingCapture> capture_paged(std::vector<CaptureItem> items,
                                                      std::span<const std::uint32_t> rows,
                                                      void* stream);
-  /// Waits for the device if it must, and stores the records: a status for each item, as `capture`
-  /// gives. Errors: kUnavailable (the device failed, or closed: nothing was stored).
-  [[nodiscard]] Result<std::vector<Status>> finish(PendingCapture pending);
 
-  // The same item by item, for an engine that looks at each. After PendingCapture::wait.
+  // After PendingCapture::wait.
   /// The bytes of an item's keys of the first layer, [tokens][heads][head_dim] in the records'
   /// codec, without positions. Errors: kInvalidArgument (no such item; its tokens or meta).
   [[nodiscard]] Result<std::vector<std::byte>> first_layer_keys(PendingCapture& pending,
                                                                 std::size_t item) const;
-  /// Stores an item. Errors: as `capture`.
+  /// Stores an item as a record. Errors: as `capture`.
   [[nodiscard]] Status store(PendingCapture& pending, std::size_t item);
 
   [[nodiscard]] bool contains(const RecordKey& key) const;
@@ -181,8 +172,6 @@ class RankStore {
   RankStore(RankStoreOptions options, const KvShape& shape, std::shared_ptr<const RopeTable> rope,
             std::shared_ptr<Files> files);
   [[nodiscard]] Result<std::shared_ptr<Files>> files() const;
-  [[nodiscard]] static Status put_device_before(const DeviceFactory& factory,
-                                                const DeviceOptions& wanted, Files* files);
   [[nodiscard]] Result<RecordBuilder*> build(PendingCapture& pending, std::size_t item) const;
   [[nodiscard]] static Status read_parts(std::span<const LoadItem> items, bool on_device,
                                          PreparedLoad* load);

@@ -7,8 +7,17 @@
 
 namespace inferscale {
 
-Status RankStore::put_device_before(const DeviceFactory& factory, const DeviceOptions& wanted,
-                                    Files* files) {
+Status RankStore::attach_device(const DeviceFactory& factory, int device_index,
+                                std::uint64_t gpu_budget_bytes, std::uint64_t pinned_budget_bytes) {
+  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
+  if (files->device != nullptr) {
+    return invalid_argument("the store has a device already");
+  }
+  DeviceOptions wanted;
+  wanted.device = device_index;
+  wanted.layout = {shape_, options_.codec, options_.tokens_per_page};
+  wanted.gpu_budget_bytes = gpu_budget_bytes;
+  wanted.pinned_budget_bytes = pinned_budget_bytes;
   INFERSCALE_RETURN_IF_ERROR(wanted.layout.validate());
   INFERSCALE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> device, factory(wanted));
   if (device->gpu() == nullptr && device->pinned() == nullptr) {  // before the store is given away
@@ -21,20 +30,6 @@ Status RankStore::put_device_before(const DeviceFactory& factory, const DeviceOp
   files->device = store.get();
   files->store = std::move(store);
   return Status();
-}
-
-Status RankStore::attach_device(const DeviceFactory& factory, int device_index,
-                                std::uint64_t gpu_budget_bytes, std::uint64_t pinned_budget_bytes) {
-  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
-  if (files->device != nullptr) {
-    return invalid_argument("the store has a device already");
-  }
-  DeviceOptions wanted;
-  wanted.device = device_index;
-  wanted.layout = {shape_, options_.codec, options_.tokens_per_page};
-  wanted.gpu_budget_bytes = gpu_budget_bytes;
-  wanted.pinned_budget_bytes = pinned_budget_bytes;
-  return put_device_before(factory, wanted, files.get());
 }
 
 std::size_t RankStore::device_tokens() const {
@@ -54,7 +49,7 @@ Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens,
                              std::size_t max_capture_tokens) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   if (files->device == nullptr) {
-    return invalid_argument("this store was opened without a device");
+    return invalid_argument("this store has no device");
   }
   INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
   DeviceBackend& device = files->device->device();
@@ -154,19 +149,6 @@ Result<PendingCapture> RankStore::capture_paged(std::vector<CaptureItem> items,
   }
   pending.items_ = std::move(items);
   return pending;
-}
-
-Result<std::vector<Status>> RankStore::finish(PendingCapture pending) {
-  INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
-  std::vector<Status> statuses;
-  if (pending.batch_ == nullptr) {
-    return statuses;
-  }
-  INFERSCALE_RETURN_IF_ERROR(pending.batch_->wait());
-  for (std::size_t item = 0; item < pending.items_.size(); ++item) {
-    statuses.push_back(store(pending, item));
-  }
-  return statuses;
 }
 
 Result<RecordBuilder*> RankStore::build(PendingCapture& pending, std::size_t item) const {

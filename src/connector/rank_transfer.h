@@ -94,19 +94,9 @@ class PendingCapture {
   PendingCapture(PendingCapture&&) noexcept = default;
   PendingCapture& operator=(PendingCapture&&) noexcept = default;
 
-  /// Whether finishing it would not wait for the device.
-  [[nodiscard]] bool ready() const { return batch_ == nullptr || batch_->ready(); }
   /// Returns when the device has read them. Errors: kUnavailable (it failed).
   [[nodiscard]] Status wait() { return batch_ == nullptr ? Status() : batch_->wait(); }
   [[nodiscard]] std::size_t size() const { return items_.size(); }
-  /// Of its records, in order; empty once it has been finished.
-  [[nodiscard]] std::vector<RecordKey> keys() const {
-    std::vector<RecordKey> keys;
-    for (const CaptureItem& item : items_) {
-      keys.push_back(item.meta.key);
-    }
-    return keys;
-  }
 
  private:
   friend class RankStore;

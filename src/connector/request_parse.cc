@@ -186,8 +186,10 @@ Status read_inject(Fields& fields, RequestParams* out) {
   }
   out->inject.reserve(keys->size());
   for (const json& key : *keys) {
-    const std::string name = fmt::format("inject[{}]", out->inject.size());
-    INFERSCALE_RETURN_IF_ERROR(Fields::read_hash(name, key, &out->inject.emplace_back().value));
+    Hash128* const hash = &out->inject.emplace_back().value;
+    if (!Fields::read_hash("", key, hash).ok()) {  // only then it needs a name
+      return Fields::read_hash(fmt::format("inject[{}]", out->inject.size() - 1), key, hash);
+    }
   }
   return Status();
 }

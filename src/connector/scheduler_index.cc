@@ -220,8 +220,10 @@ Match SchedulerIndex::match(std::span<const TokenId> prompt, const RequestParams
     if (!stands_at(prompt, position, parts[i])) {
       break;
     }
+    const IndexedRecord& record = *all[first + i].record;
     match.segments.push_back({params.inject[first + i], static_cast<std::uint32_t>(position),
-                              static_cast<std::uint32_t>(position + parts[i].size())});
+                              static_cast<std::uint32_t>(position + parts[i].size()), record.scope,
+                              record.context_id});
   }
   if (!match.segments.empty()) {
     match.begin = match.segments.front().begin;

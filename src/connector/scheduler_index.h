@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,7 @@ struct IndexedRecord {
   Hash128 scope;  ///< scope_hash of the owner
   ContextKind context_kind = ContextKind::kHeader;
   std::vector<TokenId> tokens;
+  std::optional<Hash128> context_id = {};  ///< ranks check it, where it is said
   friend bool operator==(const IndexedRecord&, const IndexedRecord&) = default;
 };
 
@@ -30,6 +32,8 @@ struct MatchedSegment {
   RecordKey key;
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
+  Hash128 scope = {};  ///< these two: as IndexedRecord has them
+  std::optional<Hash128> context_id = {};
 };
 
 /// Why a key of a request was not matched. Names appear in traces as `fallbacks[].reason`.

@@ -59,8 +59,6 @@ class CaptureBatch {
   CaptureBatch(const CaptureBatch&) = delete;
   CaptureBatch& operator=(const CaptureBatch&) = delete;
 
-  /// Whether `wait` would return at once.
-  [[nodiscard]] virtual bool ready() = 0;
   /// Returns when the bytes are there. Errors: kUnavailable (the device failed).
   [[nodiscard]] virtual Status wait() = 0;
   /// Fills the layers of `builder` with run number `run`: what kv_capture gives. REQUIRES: `wait`
@@ -78,10 +76,11 @@ class PagedCapturer {
   PagedCapturer& operator=(const PagedCapturer&) = delete;
 
   /// Puts into `stream` the work that reads the rows, takes the positions out of the keys and
-  /// brings the result to the host, for all runs at once. What is put into the stream later may
-  /// change the rows. The batch may outlive the capturer. Errors: kInvalidArgument
-  /// (check_capture_runs; more tokens than the capturer was made for), kResourceExhausted (too many
-  /// batches are on their way): nothing was put into the stream; kUnavailable.
+  /// brings the result to the host, maybe in a stream of its own, for all runs at once. What is put
+  /// into the stream later may change the rows. The batch may outlive the capturer. Errors:
+  /// kInvalidArgument (check_capture_runs; more tokens than the capturer was made for),
+  /// kResourceExhausted (too many batches are on their way): nothing was put into the stream;
+  /// kUnavailable.
   [[nodiscard]] virtual Result<std::unique_ptr<CaptureBatch>> capture(
       std::span<const CaptureRun> runs, void* stream) = 0;
 };

@@ -69,7 +69,6 @@ class CpuBatch final : public CaptureBatch {
  public:
   explicit CpuBatch(std::vector<RecordBuilder> runs) : runs_(std::move(runs)) {}
 
-  bool ready() override { return true; }
   Status wait() override { return Status(); }
   Status read(std::size_t run, RecordBuilder& builder) override {
     if (run >= runs_.size()) {

@@ -46,12 +46,12 @@ class CudaDeviceTest : public ::testing::TestWithParam<Budgets> {
     options.spec.fingerprint = hash_of(0x11);
     options.codec = KvCodec::kBf16;
     options.max_positions = 4096;
-    options.device = make_cuda_device;
-    options.gpu_budget_bytes = GetParam().gpu;
-    options.pinned_budget_bytes = GetParam().pinned;
     auto opened = RankStore::open(std::move(options));
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
     store_ = std::move(*opened);
+    const Status attached =
+        store_->attach_device(make_cuda_device, 0, GetParam().gpu, GetParam().pinned);
+    ASSERT_TRUE(attached.ok()) << attached.to_string();
     const auto content =
         kernels::random_record(kernels::meta_of(kShape, KvCodec::kBf16), kTokens, 5);
     std::vector<std::uint32_t> first(kTokens);
@@ -83,9 +83,9 @@ class CudaDeviceTest : public ::testing::TestWithParam<Budgets> {
     item.first_position = 10;
     auto pending = store_->capture_paged({std::move(item)}, rows, nullptr);
     ASSERT_TRUE(pending.ok()) << pending.status().to_string();
-    const auto statuses = store_->finish(std::move(*pending));
-    ASSERT_TRUE(statuses.ok()) << statuses.status().to_string();
-    ASSERT_TRUE(statuses->at(0).ok()) << statuses->at(0).to_string();
+    ASSERT_TRUE(pending->wait().ok());
+    const Status stored = store_->store(*pending, 0);
+    ASSERT_TRUE(stored.ok()) << stored.to_string();
   }
   [[nodiscard]] PreparedLoad prepare(std::uint32_t number) const {
     LoadItem item;

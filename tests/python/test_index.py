@@ -42,6 +42,44 @@ def test_match(index, convert):
     assert describe(match) == ([(key(1), 0, 3), (key(2), 3, 5)], {"record_missing": 1})
 
 
+def test_a_match_says_what_is_to_be_loaded():
+    index = _core.SchedulerIndex(1)
+    index.learn_scope(SCOPE)
+    index.add(0, key(1), _core.scope_hash("system"), "prefix", HEADER)
+    index.add(0, key(2), _core.scope_hash(SCOPE), "window", FACT, key(9))
+    prompt = np.concatenate([HEADER, FACT, [99]]).astype(np.int32)
+    asked = params(key(1), key(2))
+    match = index.match(prompt, asked)
+    assert match.n_segments == asked.n_inject == 2
+    assert match.spans(4) == [{"key": key(1), "begin": 0, "end": 3}, {"key": key(2), "begin": 3, "end": 5}]
+    assert match.spans(3) == match.spans(1) == [{"key": key(1), "begin": 0, "end": 3}]
+    assert match.limit(0, 5) == (5, 0) and match.limit(0, 4) == (3, 1) and match.limit(3, 2) == (5, 0)
+    plan, begin, end = match.plan(2, 4)
+    assert (begin, end) == (0, 5)
+    first, second = _core.load_items(plan, prompt[begin:end])
+    assert first[:3] == (key(1), _core.scope_hash("system"), None) and first[4] == 0
+    assert second[:3] == (key(2), _core.scope_hash(SCOPE), key(9)) and second[4] == 3
+    assert first[3].tolist() == HEADER.tolist() and second[3].tolist() == FACT.tolist()
+    plan, begin, end = match.plan(3, 4)
+    assert (begin, end) == (3, 5) and len(_core.load_items(plan, FACT)) == 1
+    with pytest.raises(ValueError):
+        _core.load_items(plan, HEADER)
+    same = _core.load_plan([(key(2), _core.scope_hash(SCOPE), key(9), 3, 5)])
+    assert same == match.plan(3, 5)[0]
+    for wrong in ([(key(2), _core.scope_hash(SCOPE), None, 5, 5)], [(key(2), 3, 5)], [("x", key(1), None, 3, 5)], 7):
+        with pytest.raises((ValueError, TypeError)):
+            _core.load_plan(wrong)
+
+
+def test_token_arrays():
+    made = _core.token_array([0, 5, 0x7FFFFFFF])
+    assert made.dtype == np.int32 and made.tolist() == [0, 5, 0x7FFFFFFF]
+    assert _core.token_array((np.int64(3), 4)).tolist() == [3, 4] and _core.token_array([]).tolist() == []
+    for wrong in ([-1], [1 << 31], [1 << 80], [1.5], ["1"], [None], [True], None, "12"):
+        with pytest.raises((ValueError, TypeError)):
+            _core.token_array(wrong)
+
+
 def test_states(index):
     assert len(index) == index.size == 2
     assert index.contains(key(2)) and not index.contains(key(3))

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -246,7 +247,17 @@ def capture(engine: Engine, client: Client, prompt: list[int], ranges: list[dict
     """Prefills ``prompt`` and stores ranges of it."""
     purpose = fields.pop("purpose", "encode")
     fields.setdefault("context", "header" if purpose == "encode" else "")
-    return engine.one(prompt, client.request(purpose, capture=ranges, **fields), max_tokens=1)
+    answer = engine.one(prompt, client.request(purpose, capture=ranges, **fields), max_tokens=1)
+    wait_until(lambda: not engine.side._capturing)
+    return answer
+
+
+def wait_until(done: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Without a step of the engine."""
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, "it does not come to pass"
+        time.sleep(0.002)
 
 
 def encode_fact(engine: Engine, client: Client, header: list[int], fact: list[int]) -> str:

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
+import time
 
 import numpy as np
 import pytest
 import torch
 from inferscale import _core
-from inferscale.vllm import layout, probe, settings
-from inferscale.vllm.device_path import DevicePath, in_parts, key_array, load_items, load_rows
+from inferscale.vllm import device_path, layout, probe, rank_channel, settings
+from inferscale.vllm.captures import CaptureRoom
+from inferscale.vllm.device_path import DevicePath, in_parts, load_rows
+from inferscale.vllm.late_captures import Outbox, key_array
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadJob, WorkerAcks
 from inferscale.vllm.model import Refused
-from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
+from inferscale.vllm.ranks import Ranks
+from inferscale.vllm.records import RecordBook, RecordInfo
+from inferscale.vllm.store import RankRecords
 
 BLOCK, KEYS = 4, ["%032x" % n for n in range(1, 5)]
 BLOCKS, HEADS, DIM = 5, 3, 8
 
 
-def item(number, begin, count):
-    return LoadItem(KEYS[number], "ab" * 16, None, np.arange(count, dtype=np.int32), begin)
-
-
-def job(begin, end, blocks, items, name="q"):
-    return LoadJob(name, begin, end, begin // BLOCK, blocks, items)
+def job(begin, end, blocks, name="q"):
+    return LoadJob(name, begin, end, begin // BLOCK, blocks, b"plan", np.arange(begin, end, dtype=np.int32))
 
 
 # -- what is loaded ---------------------------------------------------------------------------------
 
 
-def test_records_are_placed_from_where_the_prefix_cache_ends():
-    """Tokens 4 to 10 are wanted of records that stand at 2 to 5, 6 to 8 and 9 to 11."""
-    items = load_items([job(4, 11, [7, 9], [item(0, 2, 4), item(1, 6, 3), item(2, 9, 3)])])
-    assert [(key, position, first, count) for key, _, _, _, position, first, count in items] == [
-        (KEYS[0], 2, 2, 2), (KEYS[1], 6, 0, 3), (KEYS[2], 9, 0, 2)
-    ]
-
-
 def test_rows_are_the_slots_of_all_jobs_in_order():
-    jobs = [job(4, 11, [7, 9], [item(0, 4, 7)]), job(1, 3, [2], [item(1, 1, 2)])]
+    jobs = [job(4, 11, [7, 9]), job(1, 3, [2])]
     rows = load_rows(jobs, BLOCK)
     assert rows.dtype == np.uint32
     assert rows.tolist() == [28, 29, 30, 31, 36, 37, 38, 9, 10]
-    assert len(rows) == sum(entry[-1] for entry in load_items(jobs))
+    assert load_rows(jobs[1:], BLOCK).tolist() == [9, 10] and load_rows(jobs[1:], BLOCK).dtype == np.uint32
 
 
 # -- how the cache is described ---------------------------------------------------------------------
@@ -93,10 +86,13 @@ class Batch:
     """Captures whose bytes arrive when the test says so."""
 
     def __init__(self, runs):
-        self.runs, self.arrived, self.stored = runs, threading.Event(), []
+        self.runs, self.arrived, self.stored, self.released = runs, threading.Event(), [], threading.Event()
+        self.error = None
 
     def wait(self):
         assert self.arrived.wait(20)
+        if self.error is not None:
+            raise self.error
 
     def first_layer_keys(self, number):
         return bytes(2 * len(self.runs[number][1]) * HEADS * DIM)
@@ -106,39 +102,36 @@ class Batch:
             raise MemoryError("full")
         self.stored.append(number)
 
+    def release(self):
+        self.released.set()
+
 
 class Device:
-    """As a RecordStore with a device."""
+    """As a RecordStore with a device that has memory for two captures at a time."""
 
     def __init__(self):
-        self.batches, self.loads = [], []
+        self.batches, self.loads, self.present = [], [], []
 
-    def load(self, items, tokens, rows, stream):
-        self.loads.append((items, tokens, rows, stream))
+    def load(self, plans, rows, stream):
+        self.loads.append((plans, rows, stream))
 
     def begin_capture(self, runs, stream):
         if not runs[0][0]["key"]:
             raise RuntimeError("the device failed")
-        if sum(not batch.stored for batch in self.batches) == 2:
+        if sum(not batch.released.is_set() for batch in self.batches) == 2:
             raise MemoryError("all buffers are in use")
         self.batches.append(Batch(runs))
         return self.batches[-1]
 
+    def erase(self, keys):
+        self.present += keys
+        return dict.fromkeys(("gpu", "pinned", "host", "disk", "leased"), 0)
 
-class Records:
-    """As RankRecords, with one key that was erased meanwhile."""
+    def flush(self):
+        pass
 
-    def __init__(self):
-        self.store = Device()
-
-    def keep(self, meta, fence, store):
-        if meta["key"] == KEYS[2]:
-            return "capture_erased"
-        store()
-        return None
-
-    def evicted(self):
-        return [KEYS[1]]
+    def stats(self):
+        return {"tiers": []}
 
 
 class Repeated:
@@ -150,43 +143,168 @@ class Repeated:
 
 
 @pytest.fixture
-def path():
-    made = DevicePath(Records(), BLOCK, Repeated(), 0, 8, "bf16", lambda: 77)
+def outbox():
+    return Outbox()
+
+
+@pytest.fixture
+def path(outbox):
+    records = RankRecords(Device())
+    made = DevicePath(records, BLOCK, Repeated(), 0, 8, "bf16", lambda: 77, outbox)
+    made.store = records.store
+    made.records, made.batches, made.repeated = records, records.store.batches, made._late._repeated
     yield made
-    for batch in made._store.batches:
+    for batch in made.batches:
         batch.arrived.set()
     made.close()
 
 
-def captures(*keys):
+def captures(*keys, fence=0):
     tokens = np.arange(3, dtype=np.int32)
-    return [CaptureJob("q", key, 5, tokens, 1, [6, 2], {"key": key}, 0) for key in keys]
+    return [
+        CaptureJob("q", key, 5, tokens, 1, [6, 2], {"key": key, "scope_hash": "ab" * 16}, fence, number)
+        for number, key in enumerate(keys)
+    ]
 
 
-def test_a_step_does_not_wait_for_its_captures(path):
+def told(outbox, count):
+    """Keys and reasons of the next results, once there are so many."""
+    found, last = [], 0
+    until = time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < until
+        answer = outbox.take(last, 1.0)
+        last = answer["last"]
+        found += [(result.key, result.reason) for results, _ in answer["entries"] for result in results]
+    return found
+
+
+def test_a_step_does_not_wait_for_its_captures(path, outbox):
     acks = WorkerAcks()
-    path.save(captures(KEYS[0], KEYS[2], KEYS[3]), acks)  # returns although nothing has arrived
-    batch, rest = path._store.batches
-    assert not acks.captured and not acks.empty()
+    path.save(captures(KEYS[0], KEYS[1], KEYS[3]), acks)  # returns although nothing has arrived
+    batch, rest = path.batches
+    assert acks.empty() and outbox.take(0, 0.0) == {"last": 0, "entries": []}
     assert [len(part.runs) for part in (batch, rest)] == [2, 1], "8 tokens at a time"
     assert batch.runs[0][3].tolist() == [25, 26, 27] and batch.runs[0][2] == 5
-    for arrived in (batch.arrived, rest.arrived):
-        threading.Timer(0.05, arrived.set).start()
-    told = pickle.loads(pickle.dumps(acks))  # what goes to another process waits
-    assert told.captured == [(0, KEYS[0])]
-    assert told.refused == [(0, KEYS[2], "capture_erased"), (0, KEYS[3], "capture_store_full")]
-    assert (0, KEYS[1]) in told.lost and batch.stored == [0] and not told.later
-    assert acks.settle().captured == told.captured, "settled once"
+    rest.arrived.set()
+    assert outbox.take(0, 0.05)["entries"] == [], "one after the other"
+    batch.arrived.set()
+    assert told(outbox, 3) == [(KEYS[0], None), (KEYS[1], None), (KEYS[3], "capture_store_full")]
+    assert batch.stored == [0, 1] and batch.released.is_set()
 
 
-def test_a_step_waits_when_all_buffers_are_on_their_way(path):
-    first, second = WorkerAcks(), WorkerAcks()
-    path.save(captures(*[KEYS[0]] * 4), first)
-    threading.Timer(0.05, path._store.batches[0].arrived.set).start()
-    path.save(captures(KEYS[0]), second)
-    for batch in path._store.batches:
+def test_memory_is_free_before_its_captures_are_told(path, outbox):
+    path.save(captures(KEYS[0]), WorkerAcks())
+    path.batches[0].arrived.set()
+    told(outbox, 1)
+    assert path.batches[0].released.is_set()
+
+
+def test_more_captures_than_memory_wait_for_earlier_ones(path, outbox):
+    threads = threading.Timer(0.05, lambda: path.batches[0].arrived.set())
+    threads.start()
+    acks = WorkerAcks()
+    path.save(captures(*[KEYS[0]] * 6), acks)
+    for batch in path.batches:
         batch.arrived.set()
-    assert len(first.settle().captured) == 4 and len(second.settle().captured) == 1
+    assert len(told(outbox, 6)) == 6 and acks.empty() and len(path.batches) == 3
+
+
+def test_captures_are_refused_when_the_memory_does_not_become_free(path, outbox, monkeypatch):
+    monkeypatch.setattr(device_path, "_PATIENCE_S", 0.05)
+    acks = WorkerAcks()
+    path.save(captures(*[KEYS[0]] * 4), acks)
+    path.save(captures(KEYS[1]), acks)
+    assert [(result.key, result.reason) for result in acks.captured] == [(KEYS[1], "capture_busy")]
+    assert not path.batches[0].stored
+
+
+def test_a_capture_under_way_of_an_erased_key_is_not_stored(path, outbox):
+    """Erased between the queueing of the capture and the arrival of its bytes."""
+    path.save(captures(KEYS[0], KEYS[1]), WorkerAcks())
+    path.records.erase({"keys": [KEYS[0]], "scopes": [], "fence": 1})
+    path.batches[0].arrived.set()
+    assert told(outbox, 2) == [(KEYS[0], "capture_erased"), (KEYS[1], None)]
+    assert path.batches[0].stored == [1]
+
+
+def test_a_capture_under_way_of_an_erased_owner_is_not_stored(path, outbox):
+    path.save(captures(KEYS[0]), WorkerAcks())
+    path.records._erased["ab" * 16] = 1  # as erase does for a scope
+    path.batches[0].arrived.set()
+    assert told(outbox, 1) == [(KEYS[0], "capture_erased")] and path.batches[0].stored == []
+
+
+def test_settling_waits_until_the_bytes_of_earlier_captures_are_gone(path, outbox):
+    """An erasure is acknowledged behind it."""
+    path.save(captures(KEYS[0]), WorkerAcks())
+    with pytest.raises(TimeoutError):
+        path.settle(0.02)
+    threading.Timer(0.05, path.batches[0].arrived.set).start()
+    path.settle(20.0)
+    assert path.batches[0].released.is_set()
+
+
+def test_what_is_under_way_at_the_end_is_stored_whole_or_not_at_all(path, outbox, monkeypatch):
+    monkeypatch.setattr(device_path, "_CLOSE_S", 0.1)
+    path.save(captures(KEYS[0], KEYS[1]), WorkerAcks())
+    path.save(captures(KEYS[2]), WorkerAcks())
+    first, second = path.batches
+    path.close()  # nothing arrives in time
+    first.arrived.set()
+    assert told(outbox, 3) == [(key, "capture_failed") for key in KEYS[:3]]
+    assert not first.stored and not second.stored and second.released.is_set()
+
+
+def test_what_arrives_in_time_is_stored_at_the_end(path, outbox):
+    path.save(captures(KEYS[0]), WorkerAcks())
+    threading.Timer(0.05, path.batches[0].arrived.set).start()
+    path.close()
+    assert path.batches[0].stored == [0] and told(outbox, 1) == [(KEYS[0], None)]
+
+
+def test_a_device_that_fails_refuses_its_captures_and_the_next_go_on(path, outbox):
+    path.save(captures(KEYS[0]), WorkerAcks())
+    path.save(captures(KEYS[1]), WorkerAcks())
+    path.batches[0].error = RuntimeError("the device failed")
+    for batch in path.batches:
+        batch.arrived.set()
+    assert told(outbox, 2) == [(KEYS[0], "capture_failed"), (KEYS[1], None)]
+
+
+def test_an_answer_that_was_lost_is_given_again():
+    outbox = Outbox()
+    outbox.put([CaptureResult(0, 1, KEYS[0])], [])
+    outbox.put([], [KEYS[1]])
+    first = outbox.take(0, 0.0)
+    assert first == outbox.take(0, 0.0) and first["last"] == 2 and len(first["entries"]) == 2
+    assert outbox.take(1, 0.0)["entries"] == [[[], [KEYS[1]]]]
+    assert outbox.take(2, 0.0) == {"last": 2, "entries": []}
+    outbox.close()
+    assert outbox.take(2, 20.0)["entries"] == [], "nobody waits any more"
+
+
+def test_the_scheduler_is_told_while_the_engine_is_idle(tmp_path):
+    """Over the ranks' channel, in order, and again after a lost connection."""
+    outbox = Outbox()
+    handlers = {"captured": lambda m: outbox.take(m["after"], min(0.05, m["wait_s"]))}
+    at = rank_channel.socket_path(tmp_path, 0)
+    server = rank_channel.RankServer(at, "token", handlers)
+    ranks = Ranks(tmp_path, "token", 1)
+    heard, more = [], threading.Semaphore(0)
+    ranks.follow(lambda *what: (heard.append(what), more.release()))
+    outbox.put([CaptureResult(0, 1, KEYS[0])], [KEYS[1]])
+    assert more.acquire(timeout=20)
+    server.close()
+    server = rank_channel.RankServer(at, "token", handlers)
+    outbox.put([CaptureResult(0, 2, KEYS[2], "capture_erased")], [])
+    assert more.acquire(timeout=20)
+    ranks.close()
+    server.close()
+    assert heard == [
+        (0, [CaptureResult(0, 1, KEYS[0])], [KEYS[1]]),
+        (0, [CaptureResult(0, 2, KEYS[2], "capture_erased")], []),
+    ]
 
 
 @pytest.mark.parametrize(("codec", "kind"), [("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)])
@@ -201,33 +319,69 @@ def test_jobs_are_cut_into_parts_in_order():
     assert parts == [[5, 3], [1], [9], [2, 2]]
 
 
-def test_captures_of_all_ranks_are_joined_when_they_are_known(path):
-    mine, other = WorkerAcks(), WorkerAcks(captured=[(1, KEYS[0])])
-    path.save(captures(KEYS[0]), mine)
-    path._store.batches[0].arrived.set()
-    assert sorted(other.aggregate(mine).captured) == [(0, KEYS[0]), (1, KEYS[0])]
-
-
-def test_keys_that_do_not_rotate_as_said_are_not_stored(path):
-    acks = WorkerAcks()
-    path._repeated.answer = False
-    path.save(captures(KEYS[0]), acks)
-    path._store.batches[0].arrived.set()
-    assert acks.settle().refused == [(0, KEYS[0], "capture_rotation")]
-    assert not path._store.batches[0].stored
+def test_keys_that_do_not_rotate_as_said_are_not_stored(path, outbox):
+    path.repeated.answer = False
+    path.save(captures(KEYS[0]), WorkerAcks())
+    path.batches[0].arrived.set()
+    assert told(outbox, 1) == [(KEYS[0], "capture_rotation")]
+    assert not path.batches[0].stored
 
 
 def test_a_capture_that_cannot_begin_is_refused_at_once(path):
     acks = WorkerAcks()
     path.save(captures(""), acks)
-    assert acks.refused == [(0, "", "capture_failed")] and not acks.later
+    assert acks.captured == [CaptureResult(0, 0, "", "capture_failed")]
 
 
 def test_loads_go_to_the_engines_stream(path):
-    path.load([job(4, 8, [7], [item(0, 4, 4)])])
-    items, tokens, rows, stream = path._store.loads[0]
-    assert tokens.tolist() == [0, 1, 2, 3]
-    assert stream == 77 and rows.tolist() == [28, 29, 30, 31] and items[0][0] == KEYS[0]
+    path.load([job(4, 8, [7]), job(1, 3, [2])])
+    plans, rows, stream = path.store.loads[0]
+    assert [(plan, tokens.tolist()) for plan, tokens in plans] == [(b"plan", [4, 5, 6, 7]), (b"plan", [1, 2])]
+    assert stream == 77 and rows.tolist() == [28, 29, 30, 31, 9, 10]
+
+
+# -- what the scheduler makes of it -------------------------------------------------------------------------
+
+
+def captured_info(digest="ab" * 16):
+    return RecordInfo(digest, "header", "00" * 16, np.arange(3, dtype=np.int32))
+
+
+def test_of_two_captures_of_a_key_the_later_one_counts():
+    """What is told late of a capture before an erasure must not be taken for the one behind it."""
+    book, key = RecordBook(1), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.erase([key], set())
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 1) and not book.ready(key)
+    book.refused(0, key, 1)
+    assert book.missing(key, 2)
+    assert book.arrived(0, key, 2) and book.ready(key)
+    book.refused(0, key, 2)
+    assert book.ready(key), "it has been told of already"
+
+
+def test_an_evicted_copy_does_not_end_the_capture_of_the_next():
+    book, key = RecordBook(2), "01" * 16
+    book.expect(key, captured_info(), 1)
+    book.lost(0, key)
+    assert not book.arrived(0, key, 1) and book.arrived(1, key, 1) and book.ready(key)
+    book.expect(key, captured_info(), 2)
+    assert not book.arrived(0, key, 2)
+    book.lost(0, key)  # what has just arrived
+    assert not book.arrived(1, key, 2) and not book.ready(key)
+
+
+def test_room_for_captures():
+    room = CaptureRoom(10)
+    assert room.fits(50), "alone"
+    room.take(4)
+    assert room.fits(6) and not room.fits(7)
+    room.give_back(4)
+    assert room.fits(50)
+    free = CaptureRoom(0)
+    free.take(1000)
+    assert free.fits(1000), "no limit"
 
 
 # -- the check at start -----------------------------------------------------------------------------

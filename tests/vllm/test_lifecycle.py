@@ -197,8 +197,8 @@ def break_jobs(engine, monkeypatch, broken):
     side = engine.side
     real = side._load_job
 
-    def planned(tracked, segments):
-        job = real(tracked, segments)
+    def planned(tracked):
+        job = real(tracked)
         broken(job)
         return job
 

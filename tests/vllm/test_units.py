@@ -542,10 +542,11 @@ def test_stats_of_both_roles_add_up():
 
 
 def test_acks_of_all_ranks_are_joined_and_travel():
-    one = messages.WorkerAcks(captured=[(0, "a")], lost=[(0, "b")])
-    two = messages.WorkerAcks(captured=[(1, "a")], failed_loads=[(1, "r", "x")])
+    results = [messages.CaptureResult(rank, 1, "a") for rank in (0, 1)]
+    one = messages.WorkerAcks(captured=results[:1], lost=[(0, "b")])
+    two = messages.WorkerAcks(captured=results[1:], failed_loads=[(1, "r", "x")])
     joined = pickle.loads(pickle.dumps(one.aggregate(two)))
-    assert joined.captured == [(0, "a"), (1, "a")] and joined.lost and joined.failed_loads
+    assert joined.captured == results and joined.lost and joined.failed_loads
     assert messages.WorkerAcks().empty() and not joined.empty()
 
 

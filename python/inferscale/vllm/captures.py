@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,30 @@ from inferscale import _core
 from inferscale.vllm.messages import CaptureJob
 from inferscale.vllm.records import RecordInfo
 from inferscale.vllm.tracking import InjectedBlocks, PlannedCapture, Tracked
+
+
+class CaptureRoom:
+    """How many tokens' rows are on their way to the ranks' stores. Thread-safe."""
+
+    def __init__(self, tokens: int) -> None:
+        """``tokens``: what a rank has memory for; 0: captures are stored within their step."""
+        self._limit = tokens
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    def fits(self, tokens: int) -> bool:
+        """Also when there is less room in all, but nothing is on its way."""
+        with self._lock:
+            return self._limit == 0 or self._taken == 0 or self._taken + tokens <= self._limit
+
+    def take(self, tokens: int) -> None:
+        with self._lock:
+            self._taken += tokens
+
+    def give_back(self, tokens: int) -> None:
+        with self._lock:
+            self._taken -= tokens
+
 
 def plan_capture(
     wanted: Any, scope: dict[str, str], prompt: np.ndarray, secret: bytes, fingerprint: str
@@ -39,13 +64,15 @@ def refusal(
     if plan.begin < reach and injected.touches(tracked.hashes, block_size, plan.begin, reach):
         return "capture_injected"
     context = tracked.params.context
-    matched = len(tracked.match.segments) if tracked.match is not None else 0
-    if context.split(":")[0] == "log" and matched < len(tracked.params.inject):
+    matched = tracked.match.n_segments if tracked.match is not None else 0
+    if context.split(":")[0] == "log" and matched < tracked.params.n_inject:
         return "capture_context"  # its context id says that all of them were injected
     return None
 
 
-def capture_job(tracked: Tracked, plan: PlannedCapture, block_size: int, fence: int) -> CaptureJob:
+def capture_job(
+    tracked: Tracked, plan: PlannedCapture, block_size: int, fence: int, number: int
+) -> CaptureJob:
     first = plan.begin // block_size
     last = -(-plan.end // block_size)
     return CaptureJob(
@@ -63,4 +90,5 @@ def capture_job(tracked: Tracked, plan: PlannedCapture, block_size: int, fence: 
             "context_tokens": plan.context_tokens,
         },
         fence=fence,
+        number=number,
     )

@@ -115,7 +115,7 @@ class InferScaleConnector(KVConnectorBase_V1):
             self._scheduler.on_new_request(request)
 
     @guarded(lambda: (0, False))
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         if self._scheduler is None:
             return 0, False
         return self._scheduler.matched_tokens(request, num_computed_tokens), False
@@ -141,7 +141,7 @@ class InferScaleConnector(KVConnectorBase_V1):
         except Exception as error:
             self.faults.note("build_connector_meta", error)
             meta = StepMetadata()
-            lost += self._scheduler.drop_loads()
+            lost += self._scheduler.drop_step()
         meta.lost_blocks = lost
         return meta
 
@@ -150,7 +150,7 @@ class InferScaleConnector(KVConnectorBase_V1):
         if self._scheduler is not None:
             acks = connector_output.kv_connector_worker_meta
             self._scheduler.worker_output(
-                acks.settle() if isinstance(acks, WorkerAcks) else None,
+                acks if isinstance(acks, WorkerAcks) else None,
                 set(connector_output.invalid_block_ids or ()),
             )
 

@@ -12,7 +12,7 @@ import torch
 from inferscale import _core
 from inferscale.vllm import probe
 from inferscale.vllm.layout import Reader, Writer, place_jobs, split_slots
-from inferscale.vllm.messages import CaptureJob, LoadItem, LoadJob, WorkerAcks
+from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadJob, WorkerAcks
 from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
@@ -44,7 +44,7 @@ class HostPath:
             return
         store = self._records.store
         placements = [
-            (store.prepare([_compose_item(item) for item in job.items]), job.begin, self._slots_of(job)) for job in jobs
+            (store.prepare(job.items()), job.begin, self._slots_of(job)) for job in jobs
         ]
         store.place(placements, self._in_place)
 
@@ -54,10 +54,9 @@ class HostPath:
 
     def _load_by_engine(self, jobs: list[LoadJob]) -> None:
         """Composes into memory of ours, and writes that with the engine's own writer."""
-        items = [item for job in jobs for item in job.items]
-        total = sum(len(item.tokens) for item in items)
+        total = sum(len(job.tokens) for job in jobs)
         keys, values = self._rows(total)
-        self._records.store.compose([_compose_item(item) for item in items], keys, values)
+        self._records.store.compose([item for job in jobs for item in job.items()], keys, values)
         rows, slots = place_jobs(jobs, self._block_size)
         whole = len(rows) == total
         rows, slots = torch.from_numpy(rows), torch.from_numpy(slots).to(self._device)
@@ -82,7 +81,7 @@ class HostPath:
                 reason = self._capture(job)
             except Exception as error:
                 reason = capture_failure(job, error)
-            note_capture(acks, self._rank, job, reason)
+            acks.captured.append(CaptureResult(self._rank, job.number, job.key, reason))
         acks.lost += [(self._rank, key) for key in self._records.evicted()]
 
     def _capture(self, job: CaptureJob) -> str | None:
@@ -100,6 +99,9 @@ class HostPath:
         values = torch.stack([value for _, value in read]).cpu().contiguous()
         return self._records.capture(job.meta, job.fence, job.tokens, job.begin, keys, values)
 
+    def settle(self, timeout_s: float) -> None:
+        """As DevicePath's: nothing is on its way."""
+
     def close(self) -> None:
         self._in_place = None  # views of the engine's memory
 
@@ -108,14 +110,3 @@ def capture_failure(job: CaptureJob, error: Exception) -> str:
     """Logs why a capture was lost; the reason that the scheduler's side is told."""
     logger.warning("InferScale: request %s: capture failed: %s", job.request_id, error)
     return "capture_store_full" if isinstance(error, MemoryError) else "capture_failed"
-
-
-def note_capture(acks: WorkerAcks, rank: int, job: CaptureJob, reason: str | None) -> None:
-    if reason is None:
-        acks.captured.append((rank, job.key))
-    else:
-        acks.refused.append((rank, job.key, reason))
-
-
-def _compose_item(item: LoadItem) -> tuple[Any, ...]:
-    return (item.key, item.scope_hash, item.context_id, item.tokens, item.begin)

@@ -39,10 +39,10 @@ def place_jobs(jobs: list[LoadJob], block_size: int) -> tuple[np.ndarray, np.nda
     """Which of all tokens of the jobs' items are wanted, and the slots they go to."""
     rows, slots, offset = [], [], 0
     for job in jobs:
-        first = job.items[0].begin
+        first = job.items()[0].begin
         rows.append(np.arange(offset + job.begin - first, offset + job.end - first))
         slots.append(split_slots(job.block_ids, job.first_block, job.begin, job.end, block_size))
-        offset += sum(len(item.tokens) for item in job.items)
+        offset += len(job.tokens)
     return np.concatenate(rows), np.concatenate(slots)
 
 

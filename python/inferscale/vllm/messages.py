@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,9 +11,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from inferscale import _core
+
 
 class LoadItem(NamedTuple):
-    """A record that was matched, and the position of its first token."""
+    """A record that was matched, and the position of its first token; as RecordStore.prepare takes it."""
 
     key: str
     scope_hash: str
@@ -25,14 +26,19 @@ class LoadItem(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadJob:
-    """Tokens ``[begin, end)`` of a request come from ``items``, which cover at least those."""
+    """Tokens ``[begin, end)`` of a request come from the records of ``plan``, which cover at least those."""
 
     request_id: str
     begin: int
     end: int
     first_block: int  # index in the prompt of block_ids[0]
     block_ids: list[int]
-    items: list[LoadItem]
+    plan: bytes  # of the core's Match
+    tokens: np.ndarray  # int32: the ids of the records, one after the other
+
+    def items(self) -> list[LoadItem]:
+        """The records one by one."""
+        return [LoadItem(*item) for item in _core.load_items(self.plan, self.tokens)]
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,16 @@ class CaptureJob:
     block_ids: list[int]
     meta: dict[str, Any]  # as RecordStore.capture takes it
     fence: int  # erasures with a higher number were not known when this was planned
+    number: int = 0  # of this capture: a key may be captured again
+
+
+class CaptureResult(NamedTuple):
+    """What became of a capture on a rank."""
+
+    rank: int
+    number: int
+    key: str
+    reason: str | None = None  # why it was not stored; None: it was
 
 
 @dataclass
@@ -60,41 +76,20 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class WorkerAcks(KVConnectorWorkerMetadata):
-    """What the ranks did. Lists of all ranks are joined.
+    """What the ranks did in a step. Lists of all ranks are joined. What became of captures whose bytes
+    were still on their way is not among it: the rank channel tells that when it is known."""
 
-    What a step's captures came to is known only when their bytes have left the device, and the step
-    does not wait for that: ``later`` are calls that wait and add what they know. Whoever reads the
-    lists calls ``settle`` first; pickling does.
-    """
-
-    captured: list[tuple[int, str]] = field(default_factory=list)  # rank, key
-    refused: list[tuple[int, str, str]] = field(default_factory=list)  # rank, key, reason
+    captured: list[CaptureResult] = field(default_factory=list)
     lost: list[tuple[int, str]] = field(default_factory=list)  # rank, key: no longer there
     failed_loads: list[tuple[int, str, str]] = field(default_factory=list)  # rank, request, reason
-    later: list[Callable[["WorkerAcks"], None]] = field(default_factory=list, repr=False)
-
-    def settle(self) -> "WorkerAcks":
-        """Waits until everything is known. The calls raise nothing."""
-        waiting, self.later = self.later, []
-        for add in waiting:
-            add(self)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self.settle()))
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         if not isinstance(other, WorkerAcks):
             return self
-        self.settle()
-        other.settle()
         self.captured += other.captured
-        self.refused += other.refused
         self.lost += other.lost
         self.failed_loads += other.failed_loads
         return self
 
     def empty(self) -> bool:
-        return not (
-            self.captured or self.refused or self.lost or self.failed_loads or self.later
-        )
+        return not (self.captured or self.lost or self.failed_loads)

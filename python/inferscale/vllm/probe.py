@@ -157,10 +157,11 @@ def check_device(
                 caches, gpu_budget=64 << 20, pinned_budget=64 << 20, max_load_tokens=count,
                 max_capture_tokens=count,
             )
-            item = _captured_item(store, source, count, first, stream())
+            key, scope, context, tokens = _captured_item(store, source, count, first, stream())
             for shift in (_SHIFT, 2 * _SHIFT):
-                rows = target.astype(np.uint32)
-                store.load([(*item[:3], count, first + shift, 0, count)], item[3], rows, stream())
+                begin = first + shift
+                plan = _core.load_plan([(key, scope, context, begin, begin + count)])
+                store.load([(plan, tokens)], target.astype(np.uint32), stream())
                 expected = adapter.rotate(module, there + shift, plain)
                 _compare_layers(reader, tensors, target, expected, plain)
         finally:

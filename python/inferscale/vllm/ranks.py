@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from inferscale.vllm.rank_channel import RankClient, socket_path
+from inferscale.vllm.messages import CaptureResult
+from inferscale.vllm.rank_channel import RankClient, RankError, socket_path
 
+logger = logging.getLogger("vllm.inferscale")
+
+_WAIT_S = 20.0  # of a rank that has nothing to tell
+_PAUSE_S = 1.0  # before a rank is asked again that did not answer
 _PAGE = 1000  # records in an answer
 _ERASE_PAGE = 20000  # keys in a call
 
@@ -17,7 +24,9 @@ class Ranks:
 
     def __init__(self, data_dir: Path, token: str, count: int) -> None:
         self._data_dir, self._token = data_dir, token
-        self._clients = [RankClient(socket_path(data_dir, rank), token) for rank in range(count)]
+        self._paths = [socket_path(data_dir, rank) for rank in range(count)]
+        self._clients = [RankClient(path, token) for path in self._paths]
+        self._closed = threading.Event()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -57,6 +66,31 @@ class Ranks:
         """The answers of all ranks to a call without arguments."""
         return [client.call(op) for client in self._clients]
 
+    def follow(self, told: Callable[[int, list[CaptureResult], list[str]], None]) -> None:
+        """From now on calls ``told`` with the rank, captures that it has finished behind their step, and
+        keys of records that it no longer has: from a thread for each rank, whatever the engine does."""
+        for rank, path in enumerate(self._paths):
+            arguments = (rank, RankClient(path, self._token), told)
+            threading.Thread(target=self._follow, args=arguments, name="inferscale-told", daemon=True).start()
+
+    def _follow(self, rank: int, client: RankClient, told: Callable[..., None]) -> None:
+        last = 0
+        while not self._closed.is_set():
+            try:
+                answer = client.call("captured", after=last, wait_s=_WAIT_S)
+            except RankError as error:
+                logger.debug("InferScale: rank %d: %s", rank, error)
+                self._closed.wait(_PAUSE_S)
+                continue
+            last = answer["last"]
+            try:
+                for captured, lost in answer["entries"]:
+                    told(rank, [CaptureResult(*result) for result in captured], lost)
+            except Exception as error:
+                logger.error("InferScale: rank %d: %s", rank, error, exc_info=error)
+        client.close()
+
     def close(self) -> None:
+        self._closed.set()
         for client in self._clients:
             client.close()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class RecordInfo:
 @dataclass
 class _Pending:
     info: RecordInfo
+    number: int  # of the capture
     missing: set[int]  # ranks that have not acknowledged
 
 
@@ -62,7 +64,7 @@ class RecordBook:
         with self._lock:
             info = self._drop_unverified(rank, key)
             if info is not None:
-                self._index.add(rank, key, info.scope_hash, info.kind, info.tokens)
+                self._index.add(rank, key, info.scope_hash, info.kind, info.tokens, info.context_id)
 
     def unsound(self, rank: int, key: str) -> bool:
         """A rank could not read a record that was ``found``, or no longer has it: it is unusable.
@@ -77,6 +79,11 @@ class RecordBook:
                 self._infos.pop(key, None)
                 self._parked.pop(key, None)
             return True
+
+    @property
+    def has_unverified(self) -> bool:
+        """Whether there is any record of an earlier run that some ranks have not read yet. Costs nothing."""
+        return bool(self._unverified)
 
     def unverified(self, limit: int, keys: Iterable[str] | None = None) -> list[tuple[str, list[int], int]]:
         """Of these keys, or of all, the first of an earlier run that some ranks have not read yet: key,
@@ -101,39 +108,59 @@ class RecordBook:
             del self._unverified[key]
         return info
 
-    def expect(self, key: str, info: RecordInfo) -> None:
-        """A capture of this record is on its way to the ranks."""
+    def expect(self, key: str, info: RecordInfo, number: int = 0) -> None:
+        """The capture ``number`` of this record is on its way to the ranks; of an earlier one nothing is
+        believed any more."""
         with self._lock:
-            self._pending[key] = _Pending(info, set(range(self._n_ranks)))
+            self._pending[key] = _Pending(info, number, set(range(self._n_ranks)))
             self._note_parked(key, info)
             self._index.expect(key, info.scope_hash)
 
-    def arrived(self, rank: int, key: str) -> bool:
+    def arrived(self, rank: int, key: str, number: int = 0) -> bool:
         """A rank has captured a record. True when it was the last one, and the record counts.
 
         Nothing happens when it was erased meanwhile: the rank was told to erase it, too.
         """
         with self._lock:
             pending = self._pending.get(key)
-            if pending is None:
+            if pending is None or pending.number != number:
                 return False
             self._infos[key] = pending.info
             self._drop_unverified(rank, key)  # what it captured in this run needs no reading
-            self._index.add(rank, key, pending.info.scope_hash, pending.info.kind, pending.info.tokens)
+            info = pending.info
+            self._index.add(rank, key, info.scope_hash, info.kind, info.tokens, info.context_id)
             pending.missing.discard(rank)
             if pending.missing:
                 return False
             del self._pending[key]
             return True
 
-    def lost(self, rank: int, key: str) -> None:
-        """A rank no longer has a record, or could not capture it."""
+    def refused(self, rank: int, key: str, number: int) -> None:
+        """A rank could not capture a record."""
         with self._lock:
+            pending = self._pending.get(key)
+            if pending is None or pending.number != number:
+                return
+            del self._pending[key]
+        self.lost(rank, key)
+
+    def missing(self, key: str, number: int) -> bool:
+        """Whether ranks have not answered to this capture yet, and it would still count."""
+        with self._lock:
+            pending = self._pending.get(key)
+            return pending is not None and pending.number == number
+
+    def lost(self, rank: int, key: str) -> None:
+        """A rank no longer has a record. A capture of it that the rank has not finished goes on."""
+        with self._lock:
+            self._index.drop(rank, [key])
+            pending = self._pending.get(key)
+            if pending is not None and rank in pending.missing:
+                return
             self._pending.pop(key, None)
             self._infos.pop(key, None)
             self._unverified.pop(key, None)
             self._parked.pop(key, None)
-            self._index.drop(rank, [key])
 
     def erase(self, keys: list[str], scopes: set[str]) -> list[str]:
         """Erases by key and by scope hash; returns the keys of the records that there were."""
@@ -172,11 +199,6 @@ class RecordBook:
         with self._lock:
             return self._infos.get(key)
 
-    def lookup(self, keys: list[str]) -> list[RecordInfo | None]:
-        """As ``info``, of each key."""
-        with self._lock:
-            return [self._infos.get(key) for key in keys]
-
     def infos(self) -> dict[str, RecordInfo]:
         with self._lock:
             return dict(self._infos)
@@ -186,3 +208,24 @@ class RecordBook:
 
     def count(self) -> int:
         return len(self._index)
+
+
+def read_records(ranks: Any, scopes: dict[str, dict[str, str]], book: RecordBook) -> tuple[list[str], list[str]]:
+    """Fills the book with what the ranks have of these scopes (by hash), at a start. Returns keys and scope
+    hashes of what nobody can use any more. Raises RankError."""
+    for scope in scopes.values():
+        book.learn_scope(scope)
+    strangers: set[str] = set()
+    parked: set[str] = set()
+    for rank in range(len(ranks)):
+        for record in ranks.records(rank):
+            if record["scope"] not in scopes:
+                strangers.add(record["scope"])  # nobody could ask for it, or delete it
+                continue
+            if record["kind"] == PARKED:
+                parked.add(record["key"])  # the prefix cache that it goes on from is gone
+                continue
+            tokens = np.asarray(record["tokens"], dtype=np.int32)
+            info = RecordInfo(record["scope"], record["kind"], record["context_id"], tokens)
+            book.found(rank, record["key"], info)
+    return sorted(parked), sorted(strangers)

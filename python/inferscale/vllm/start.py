@@ -39,6 +39,7 @@ def start_scheduler(
                 int(kv_cache_config.num_blocks), ranks, injecting=not reason,
                 load_tokens=min(int(answer["load_tokens"]) for answer in answers),
                 token_bytes=int(about["token_bytes"]),
+                capture_tokens=min(int(answer["capture_tokens"]) for answer in answers),
             )
     except Exception as error:
         logger.error("InferScale: start failed", exc_info=error)

@@ -18,7 +18,7 @@ class Trace:
     prompt_tokens: int
     local_hit: int = 0  # tokens found in the engine's own prefix cache when it was admitted
     injected: int = 0  # tokens placed from records
-    segments: list[tuple[str, int, int]] = field(default_factory=list)  # key, begin, end
+    served: tuple[Any, int] | None = None  # _core.Match, and the token before which its records are in use
     fallbacks: Counter[str] = field(default_factory=Counter)
     captured: list[str] = field(default_factory=list)
     failed: str | None = None
@@ -33,9 +33,7 @@ class Trace:
             "prompt_tokens": self.prompt_tokens,
             "local_hit": self.local_hit,
             "injected": self.injected,
-            "segments": [
-                {"key": key, "begin": begin, "end": end} for key, begin, end in self.segments
-            ],
+            "segments": self.served[0].spans(self.served[1]) if self.served else [],
             "fallbacks": [
                 {"reason": reason, "count": count} for reason, count in list(self.fallbacks.items())
             ],

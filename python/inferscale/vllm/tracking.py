@@ -23,6 +23,15 @@ class PlannedCapture:
     context_tokens: int
 
 
+@dataclass(frozen=True)
+class CaptureUnderWay:
+    """A capture that the ranks have been told of."""
+
+    key: str
+    tokens: int
+    trace: Trace
+
+
 @dataclass
 class Tracked:
     """One engine request with InferScale's parameters. Used by the scheduler's thread alone."""
@@ -40,7 +49,14 @@ class Tracked:
     loaded: tuple[int, int] = (0, 0)  # rows injected at the last admission
     unnoted: bool = False  # the block in which they end has no hash yet
     captures: list[PlannedCapture] = field(default_factory=list)
+    reserved: bool = False  # room for all of them
+    waiting_since: float = 0.0  # for that room; 0: it was not needed
     query_fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+    def capture_tokens(self) -> int:
+        """Of the captures that are still to come."""
+        return sum(plan.end - plan.begin for plan in self.captures)
 
 
 class InjectedBlocks:

@@ -16,6 +16,7 @@ from inferscale import _core
 from inferscale.vllm import layout, model, probe
 from inferscale.vllm.device_path import MAX_LOAD_TOKENS, DevicePath, cuda_stream, max_capture_tokens
 from inferscale.vllm.host_path import HostPath
+from inferscale.vllm.late_captures import Outbox
 from inferscale.vllm.layout import Reader, Writer
 from inferscale.vllm.messages import LoadJob, StepMetadata, WorkerAcks
 from inferscale.vllm.rank_channel import RankServer, socket_path
@@ -24,6 +25,8 @@ from inferscale.vllm.store import RankRecords
 
 logger = logging.getLogger("vllm.inferscale")
 
+_ERASE_S = 30.0  # for captures on their way, of which an erasure must leave nothing
+_MAX_WAIT_S = 30.0  # of a call that asks what became of captures
 _MAX_THREADS = 4  # of a load; what it needs is bandwidth, which few threads use up
 
 
@@ -46,6 +49,7 @@ class WorkerSide:
         self._acks = WorkerAcks()
         self._load_seconds: list[float] = []
         self._path: HostPath | DevicePath | None = None
+        self._outbox = Outbox()
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -104,6 +108,7 @@ class WorkerSide:
             "store_codec": self._codec,
             "load_tokens": self._load_tokens(),
             "token_bytes": self._token_bytes(),
+            "capture_tokens": 0,
         }
 
     def _load_tokens(self) -> int:
@@ -183,8 +188,10 @@ class WorkerSide:
             max_capture_tokens=capture_tokens,
         )
         self._about["load_tokens"] = int(0.9 * store.device_tokens)
+        self._about["capture_tokens"] = capture_tokens
         return DevicePath(
-            self._records, self._block_size, repeated, self._rank, capture_tokens, self._codec, cuda_stream
+            self._records, self._block_size, repeated, self._rank, capture_tokens, self._codec, cuda_stream,
+            self._outbox,
         )
 
     def _handlers(self) -> dict[str, Any]:
@@ -192,12 +199,22 @@ class WorkerSide:
         if self._records is not None:
             handlers |= {
                 "records": self._records.list_records,
-                "erase": self._records.erase,
+                "erase": self._erase,
                 "check": self._records.check,
+                "captured": lambda message: self._outbox.take(
+                    int(message["after"]), min(_MAX_WAIT_S, float(message["wait_s"]))
+                ),
                 "verify": self._records.verify,
                 "stats": self._records.stats,
             }
         return handlers
+
+    def _erase(self, message: dict[str, Any]) -> dict[str, int]:
+        """Captures that had begun are refused or erased, and their bytes gone, when this returns."""
+        erased = self._records.erase(message)
+        if self._path is not None:
+            self._path.settle(_ERASE_S)
+        return erased
 
     # -- loading and capturing -------------------------------------------------------------------
 
@@ -225,12 +242,12 @@ class WorkerSide:
         self._acks.failed_loads.append(
             (self._rank, job.request_id, f"{type(error).__name__}: {error}")
         )
-        for item in job.items:
+        for item in job.items():
             if not self._records.store.contains(item.key):
                 self._acks.lost.append((self._rank, item.key))
 
     def save(self, meta: StepMetadata) -> None:
-        """Stores the rows that the step's forward pass has completed."""
+        """Takes the rows that the step's forward pass has completed, or will have."""
         if meta.captures:
             self._path.save(meta.captures, self._acks)
 
@@ -255,6 +272,7 @@ class WorkerSide:
             self._server.close()
         if self._path is not None:
             self._path.close()
+        self._outbox.close()
         if self._records is not None:
             self._records.close()
 

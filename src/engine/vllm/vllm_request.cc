@@ -116,12 +116,15 @@ CompletionRequest to_completion(const ServerParts& server, const RunRequest& req
 
 /// Whether the connector has said all that it will say of the captures.
 bool settled(const RequestTrace& trace, std::size_t captures) {
-  const auto refused = [](const Fallback& fallback) {
-    return fallback.reason.starts_with("capture") || fallback.reason == "stale_epoch" ||
-           fallback.reason == "epoch_ahead" || fallback.reason == "injection_off";
-  };
-  return trace.finished && (trace.captured.size() >= captures ||
-                            std::any_of(trace.fallbacks.begin(), trace.fallbacks.end(), refused));
+  std::size_t told = trace.captured.size();
+  for (const Fallback& fallback : trace.fallbacks) {
+    if (fallback.reason == "stale_epoch" || fallback.reason == "epoch_ahead" ||
+        fallback.reason == "injection_off") {
+      return trace.finished;  // of all
+    }
+    told += fallback.reason.starts_with("capture") ? fallback.count : 0;
+  }
+  return trace.finished && told >= captures;
 }
 
 void read_trace(const ServerParts& server, const RequestParams& params, BranchOutcome& out) {

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "kernels/arguments.h"
 #include "kernels/cuda/kv_capture.h"
@@ -61,16 +63,19 @@ Result<std::unique_ptr<CudaCapturer>> CudaCapturer::create(
                                              runs_bytes(options.max_runs) +
                                                  options.max_tokens * sizeof(cuda::MoveToken)));
   // Every run may lose up to an alignment for each of its layers' two parts.
-  const std::size_t bytes = self->shape_.n_layers *
-                                (self->moves_.k_token_bytes + self->moves_.v_token_bytes) *
-                                options.max_tokens +
-                            std::size_t{2} * self->shape_.n_layers * kAlignment * options.max_runs;
+  const std::size_t largest =
+      self->shape_.n_layers * (self->moves_.k_token_bytes + self->moves_.v_token_bytes) *
+          options.max_tokens +
+      std::size_t{2} * self->shape_.n_layers * kAlignment * options.max_runs;
+  INFERSCALE_ASSIGN_OR_RETURN(self->device_bytes_,
+                              cuda::Buffer::allocate(cuda::MemoryKind::kDevice, 2 * largest));
+  INFERSCALE_ASSIGN_OR_RETURN(self->host_bytes_,
+                              cuda::Buffer::allocate(cuda::MemoryKind::kPinned, 2 * largest));
+  self->ring_ = StagingRing(2 * largest);
+  INFERSCALE_ASSIGN_OR_RETURN(self->copies_, cuda::Stream::create());
   for (std::uint32_t i = 0; i < options.max_batches; ++i) {
     Slot slot;
-    INFERSCALE_ASSIGN_OR_RETURN(slot.device,
-                                cuda::Buffer::allocate(cuda::MemoryKind::kDevice, bytes));
-    INFERSCALE_ASSIGN_OR_RETURN(slot.host,
-                                cuda::Buffer::allocate(cuda::MemoryKind::kPinned, bytes));
+    INFERSCALE_ASSIGN_OR_RETURN(slot.read, cuda::Event::create());
     INFERSCALE_ASSIGN_OR_RETURN(slot.done, cuda::Event::create());
     slot.runs.reserve(options.max_runs);
     self->slots_.push_back(std::move(slot));
@@ -80,8 +85,9 @@ Result<std::unique_ptr<CudaCapturer>> CudaCapturer::create(
 
 CudaCapturer::~CudaCapturer() {
   const cuda::DeviceScope scope(device_);
-  for (const Slot& slot : slots_) {
-    (void)slot.done.wait();  // the device may still write into it
+  for (const Slot& slot : slots_) {  // the device may still write into what is freed now
+    (void)slot.read.wait();
+    (void)slot.done.wait();
   }
 }
 
@@ -118,16 +124,50 @@ Status CudaCapturer::check(std::span<const CaptureRun> runs, std::uint32_t* n_to
   return Status();
 }
 
+Result<CudaCapturer::Slot*> CudaCapturer::take_slot(std::span<const CaptureRun> runs) {
+  std::size_t bytes = 0;
+  for (const CaptureRun& run : runs) {
+    bytes += layer_bytes(static_cast<std::uint32_t>(run.rows.size())) * shape_.n_layers;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto slot = std::find_if(slots_.begin(), slots_.end(),
+                                 [](const Slot& candidate) { return candidate.batch == 0; });
+  if (slot == slots_.end()) {
+    return resource_exhausted("all " + text(slots_.size()) +
+                              " capture batches are in use: release one first");
+  }
+  const std::optional<std::size_t> offset = ring_.take(bytes);
+  if (!offset) {
+    return resource_exhausted("no " + text(bytes) + " bytes are free for a capture batch of " +
+                              text(host_bytes_.size()) + " for all: release one first");
+  }
+  slot->batch = ++last_batch_;
+  slot->offset = *offset;
+  slot->bytes = bytes;
+  slot->runs.clear();
+  std::size_t at = *offset;
+  for (const CaptureRun& run : runs) {
+    const auto n_tokens = static_cast<std::uint32_t>(run.rows.size());
+    slot->runs.push_back({at, n_tokens});
+    at += layer_bytes(n_tokens) * shape_.n_layers;
+  }
+  return &*slot;
+}
+
+void CudaCapturer::free_slot(Slot* slot) {
+  const std::lock_guard lock(mutex_);
+  ring_.give_back(slot->offset);
+  slot->batch = 0;
+}
+
 void CudaCapturer::write_tables(std::span<const CaptureRun> runs, std::byte* table,
-                                Slot* slot) const {
+                                const Slot& slot) const {
   auto* packed = reinterpret_cast<cuda::PackedRun*>(table);
   auto* token = reinterpret_cast<cuda::MoveToken*>(table + runs_bytes(options_.max_runs));
   std::uint32_t first_token = 0;
-  slot->runs.clear();
-  slot->bytes = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto n = static_cast<std::uint32_t>(runs[i].rows.size());
-    packed[i].address = reinterpret_cast<std::uint64_t>(slot->device.data() + slot->bytes);
+    const std::uint32_t n = slot.runs[i].n_tokens;
+    packed[i].address = reinterpret_cast<std::uint64_t>(device_bytes_.data() + slot.runs[i].offset);
     packed[i].layer_bytes = layer_bytes(n);
     packed[i].v_offset = v_offset(n);
     packed[i].first_token = first_token;
@@ -135,38 +175,44 @@ void CudaCapturer::write_tables(std::span<const CaptureRun> runs, std::byte* tab
     for (const std::uint32_t row : runs[i].rows) {
       *token++ = {i, row, 0};
     }
-    slot->runs.push_back({slot->bytes, n});
-    slot->bytes += layer_bytes(n) * shape_.n_layers;
     first_token += n;
   }
+}
+
+// The engine's stream holds the launch alone: its next step need not wait for the way to the host.
+Status CudaCapturer::launch(const cuda::RowMoves& moves, Slot* slot, void* stream) {
+  INFERSCALE_RETURN_IF_ERROR(cuda::launch_moves(moves, kind_, stream));
+  INFERSCALE_RETURN_IF_ERROR(tables_.release(stream));
+  INFERSCALE_RETURN_IF_ERROR(slot->read.record(stream));
+  INFERSCALE_RETURN_IF_ERROR(slot->read.hold(copies_.get()));
+  std::byte* const on_device = device_bytes_.data() + slot->offset;
+  INFERSCALE_RETURN_IF_ERROR(
+      cuda::copy_async(host_bytes_.data() + slot->offset, on_device, slot->bytes, copies_.get()));
+  // What is erased later must not be left here.
+  INFERSCALE_RETURN_IF_ERROR(cuda::zero_async(on_device, slot->bytes, copies_.get()));
+  return slot->done.record(copies_.get());
 }
 
 Result<CudaCapturer::Batch> CudaCapturer::start(std::span<const CaptureRun> runs, void* stream) {
   cuda::RowMoves moves = moves_;
   INFERSCALE_RETURN_IF_ERROR(check(runs, &moves.n_tokens).with_context("CudaCapturer"));
-  const auto slot = std::find_if(slots_.begin(), slots_.end(),
-                                 [](const Slot& candidate) { return candidate.batch == 0; });
-  if (slot == slots_.end()) {
-    return resource_exhausted("all " + text(slots_.size()) +
-                              " capture batches are in use: release one first");
-  }
   const cuda::DeviceScope scope(device_);
-  INFERSCALE_ASSIGN_OR_RETURN(std::byte * table, tables_.next());
-  write_tables(runs, table, &*slot);
-  moves.runs = reinterpret_cast<const cuda::PackedRun*>(table);
-  moves.tokens = reinterpret_cast<const cuda::MoveToken*>(table + runs_bytes(options_.max_runs));
-  INFERSCALE_RETURN_IF_ERROR(cuda::launch_moves(moves, kind_, stream));
-  INFERSCALE_RETURN_IF_ERROR(tables_.release(stream));
-  INFERSCALE_RETURN_IF_ERROR(
-      cuda::copy_async(slot->host.data(), slot->device.data(), slot->bytes, stream));
-  // What is erased later must not be left here.
-  INFERSCALE_RETURN_IF_ERROR(cuda::zero_async(slot->device.data(), slot->bytes, stream));
-  INFERSCALE_RETURN_IF_ERROR(slot->done.record(stream));
-  slot->batch = ++last_batch_;
+  INFERSCALE_ASSIGN_OR_RETURN(Slot* const slot, take_slot(runs));
+  const Result<std::byte*> table = tables_.next();
+  if (!table.ok()) {
+    free_slot(slot);
+    return table.status();
+  }
+  write_tables(runs, *table, *slot);
+  moves.runs = reinterpret_cast<const cuda::PackedRun*>(*table);
+  moves.tokens = reinterpret_cast<const cuda::MoveToken*>(*table + runs_bytes(options_.max_runs));
+  // After an error nobody knows what the device still does with this memory: it stays taken.
+  INFERSCALE_RETURN_IF_ERROR(launch(moves, slot, stream));
   return slot->batch;
 }
 
 const CudaCapturer::Slot* CudaCapturer::find(Batch batch) const {
+  const std::lock_guard lock(mutex_);
   for (const Slot& slot : slots_) {
     if (batch != 0 && slot.batch == batch) {
       return &slot;
@@ -199,7 +245,7 @@ Status CudaCapturer::fill(Batch batch, std::size_t run, RecordBuilder& builder) 
     return invalid_argument("the record has another shape, codec or number of tokens than run " +
                             text(run) + " of the capture");
   }
-  const std::byte* from = slot->host.data() + place.offset;
+  const std::byte* from = host_bytes_.data() + place.offset;
   for (std::uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
     std::memcpy(builder.layer_k(layer), from, place.n_tokens * moves_.k_token_bytes);
     std::memcpy(builder.layer_v(layer), from + v_offset(place.n_tokens),
@@ -211,9 +257,10 @@ Status CudaCapturer::fill(Batch batch, std::size_t run, RecordBuilder& builder) 
 
 void CudaCapturer::release(Batch batch) {
   for (Slot& slot : slots_) {
-    if (batch != 0 && slot.batch == batch) {
-      explicit_bzero(slot.host.data(), slot.bytes);
-      slot.batch = 0;
+    if (&slot == find(batch)) {
+      explicit_bzero(host_bytes_.data() + slot.offset, slot.bytes);
+      free_slot(&slot);
+      return;
     }
   }
 }

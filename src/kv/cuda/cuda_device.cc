@@ -51,7 +51,6 @@ struct SharedCapturer {
   }
 
   const int device;
-  std::mutex mutex;
   std::unique_ptr<CudaCapturer> capturer;
 };
 
@@ -61,44 +60,28 @@ class Batch final : public CaptureBatch {
       : shared_(std::move(shared)), batch_(batch) {}
   ~Batch() override {
     if (wait().ok()) {  // else the device failed, and its slot is of no use any more
-      const cuda::DeviceScope scope(shared_->device);
-      const std::lock_guard lock(shared_->mutex);
       shared_->capturer->release(batch_);
     }
   }
 
-  bool ready() override {
-    const Result<bool> ready = ask();
-    return !ready.ok() || *ready;  // `wait` says what is wrong
-  }
-
-  // Asks from time to time rather than wait inside the capturer, whose lock the engine's thread
-  // needs for the next batch.
+  // Asks from time to time: waiting for an event keeps a processor busy.
   Status wait() override {
+    const cuda::DeviceScope scope(shared_->device);
     while (true) {
-      INFERSCALE_ASSIGN_OR_RETURN(const bool ready, ask());
-      if (ready) {
-        return Status();
+      const Result<bool> ready = shared_->capturer->ready(batch_);
+      if (!ready.ok() || *ready) {
+        return device_status(ready.status());
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 
   Status read(std::size_t run, RecordBuilder& builder) override {
-    const cuda::DeviceScope scope(shared_->device);
-    const std::lock_guard lock(shared_->mutex);
     const Status status = shared_->capturer->fill(batch_, run, builder);
     return status.code() == StatusCode::kNotFound ? invalid_argument(status.message()) : status;
   }
 
  private:
-  Result<bool> ask() {
-    const cuda::DeviceScope scope(shared_->device);
-    const std::lock_guard lock(shared_->mutex);
-    Result<bool> ready = shared_->capturer->ready(batch_);
-    return ready.ok() ? ready : Result<bool>(device_status(ready.status()));
-  }
-
   const std::shared_ptr<SharedCapturer> shared_;
   const CudaCapturer::Batch batch_;
 };
@@ -110,7 +93,6 @@ class Capturer final : public PagedCapturer {
   Result<std::unique_ptr<CaptureBatch>> capture(std::span<const CaptureRun> runs,
                                                 void* stream) override {
     const cuda::DeviceScope scope(shared_->device);
-    const std::lock_guard lock(shared_->mutex);
     const Result<CudaCapturer::Batch> batch = shared_->capturer->start(runs, stream);
     if (!batch.ok()) {
       return device_status(batch.status());

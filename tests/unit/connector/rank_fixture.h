@@ -104,18 +104,26 @@ inline float largest_difference(const std::vector<float>& a, const std::vector<f
   return largest;
 }
 
+/// Stores what a capture has read, when it is there; a status for each record.
+inline std::vector<Status> keep_all(RankStore& store, PendingCapture pending) {
+  EXPECT_TRUE(pending.wait().ok());
+  std::vector<Status> statuses;
+  for (std::size_t item = 0; item < pending.size(); ++item) {
+    statuses.push_back(store.store(pending, item));
+  }
+  return statuses;
+}
+
 /// The same store over memory of the host, or over a device that is plain memory.
 class RankStoreTest : public ::testing::TestWithParam<bool> {
  protected:
   [[nodiscard]] static bool with_device() { return GetParam(); }
-  [[nodiscard]] static RankStoreOptions options(const std::filesystem::path& directory = {}) {
-    RankStoreOptions options = testing::options(directory);
-    if (with_device()) {
-      options.device = make_plain_device;
-      options.gpu_budget_bytes = 1U << 14;
-      options.pinned_budget_bytes = 1U << 14;
+  [[nodiscard]] static std::unique_ptr<RankStore> open(const RankStoreOptions& options) {
+    std::unique_ptr<RankStore> store = testing::open(options);
+    if (with_device() && store != nullptr) {
+      EXPECT_TRUE(store->attach_device(make_plain_device, 0, 1U << 14, 1U << 14).ok());
     }
-    return options;
+    return store;
   }
 
   /// From `rows` into the store.
@@ -130,10 +138,7 @@ class RankStoreTest : public ::testing::TestWithParam<bool> {
     items[0] = {meta_of(number), tokens_of(number), first_position};
     INFERSCALE_ASSIGN_OR_RETURN(PendingCapture pending,
                                 store.capture_paged(items, all_rows(cache), nullptr));
-    EXPECT_TRUE(pending.ready());
-    INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Status> statuses,
-                                store.finish(std::move(pending)));
-    return statuses.at(0);
+    return keep_all(store, std::move(pending)).at(0);
   }
 
   static Status place(RankStore& store, std::span<const PreparedLoad* const> loads, Rows& out) {

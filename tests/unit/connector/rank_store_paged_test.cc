@@ -20,13 +20,14 @@ int stream = 0;
 /// A store over a device that the test can look into.
 struct DeviceRig {
   explicit DeviceRig(std::size_t gpu_pages = 8, std::size_t pinned_pages = 8) {
-    RankStoreOptions wanted = options();
-    wanted.device = [&](const DeviceOptions& asked) -> Result<std::unique_ptr<DeviceBackend>> {
+    const DeviceFactory factory =
+        [&](const DeviceOptions& asked) -> Result<std::unique_ptr<DeviceBackend>> {
       auto made = std::make_unique<FakeDevice>(asked.layout, gpu_pages, pinned_pages);
       device = made.get();
       return std::unique_ptr<DeviceBackend>(std::move(made));
     };
-    store = open(wanted);
+    store = open(options());
+    EXPECT_TRUE(store->attach_device(factory, 0, 1, 1).ok());
     EXPECT_TRUE(store->bind_cache(cache.layout(), 64).ok());
   }
   /// Records number 1 .. count, of which record n has the values of Rows(3, shape, n).
@@ -34,9 +35,9 @@ struct DeviceRig {
     for (std::uint32_t number = 1; number <= count; ++number) {
       Rows rows(3, model().shape, static_cast<float>(number));
       EXPECT_TRUE(store->bind_cache(rows.layout(), 64).ok());
-      const Result<std::vector<Status>> statuses =
-          store->finish(std::move(store->capture_paged({item(number)}, three(0), &stream)).value());
-      EXPECT_TRUE(statuses.ok() && statuses->at(0).ok());
+      auto pending = store->capture_paged({item(number)}, three(0), &stream);
+      ASSERT_TRUE(pending.ok());
+      EXPECT_TRUE(keep_all(*store, std::move(*pending)).at(0).ok());
     }
     EXPECT_TRUE(store->bind_cache(cache.layout(), 64).ok());
   }
@@ -100,9 +101,9 @@ TEST(RankStorePaged, ABatchOfRunsBecomesRecords) {
   const std::vector<float> before = std::exchange(rig.cache.v, Rows(16).v);
   EXPECT_TRUE(rig.store->bind_cache(rig.cache.layout(), 64).ok());  // v lies elsewhere now
   EXPECT_FALSE(rig.store->contains(key_of(1)));
-  const Result<std::vector<Status>> statuses = rig.store->finish(std::move(*pending));
-  ASSERT_TRUE(statuses.ok() && statuses->size() == 2);
-  EXPECT_TRUE(statuses->at(0).ok() && statuses->at(1).ok());
+  const std::vector<Status> statuses = keep_all(*rig.store, std::move(*pending));
+  ASSERT_EQ(statuses.size(), 2U);
+  EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
   ASSERT_TRUE(rig.compose(rig.prepare(2), {0, 15, 3}).ok());
   ASSERT_TRUE(rig.compose(rig.prepare(1), {9, 1, 5}).ok());
   const std::size_t row = model().shape.v_elements();
@@ -110,7 +111,9 @@ TEST(RankStorePaged, ABatchOfRunsBecomesRecords) {
     EXPECT_TRUE(std::equal(before.data() + at * row, before.data() + (at + 1) * row,
                            rig.cache.v.data() + at * row));
   }
-  EXPECT_TRUE(rig.store->finish(PendingCapture())->empty());
+  PendingCapture none;
+  EXPECT_TRUE(none.wait().ok());
+  EXPECT_EQ(rig.store->store(none, 0).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(RankStorePaged, RowsThatDoNotFitAreRefused) {
@@ -222,13 +225,12 @@ TEST(RankStorePaged, StatsAndErasingSpeakOfAllTiers) {
 }
 
 TEST(RankStorePaged, ADeviceNeedsRoomForAPage) {
-  RankStoreOptions small = options();
-  small.device = make_plain_device;
-  small.gpu_budget_bytes = 10;
-  EXPECT_EQ(RankStore::open(small).status().code(), StatusCode::kInvalidArgument);
-  small.gpu_budget_bytes = 1U << 12;
-  small.tokens_per_page = 0;
-  EXPECT_EQ(RankStore::open(small).status().code(), StatusCode::kInvalidArgument);
+  RankStoreOptions odd = options();
+  EXPECT_EQ(open(odd)->attach_device(make_plain_device, 0, 10, 0).code(),
+            StatusCode::kInvalidArgument);
+  odd.tokens_per_page = 0;
+  EXPECT_EQ(open(odd)->attach_device(make_plain_device, 0, 1U << 12, 0).code(),
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace
