@@ -193,9 +193,9 @@ Captured begin_capture(nb::handle self, nb::handle runs, std::uint64_t stream) {
 }
 
 nb::bytes first_layer_keys(Captured& self, std::size_t run) {
-  const std::vector<std::byte> keys =
+  const std::vector<float> keys =
       take(unlocked([&] { return self.store->first_layer_keys(self.pending, run); }));
-  return nb::bytes(keys.data(), keys.size());
+  return nb::bytes(keys.data(), keys.size() * sizeof(float));
 }
 
 }  // namespace
@@ -217,8 +217,8 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
           },
           nb::arg("run"), "After `wait`: stores one run as a record. Raises as capture does.")
       .def("first_layer_keys", &first_layer_keys, nb::arg("run"),
-           "After `wait`: [tokens][heads][head_dim] of one run in the records' codec, without "
-           "positions.");
+           "After `wait`: [tokens][heads][head_dim] of one run as the record has it, in float32, "
+           "without positions.");
   store
       .def("attach_device", &attach_device, nb::arg("caches"), nb::kw_only(), nb::arg("gpu_budget"),
            nb::arg("pinned_budget"), nb::arg("max_load_tokens"), nb::arg("max_capture_tokens"),
@@ -227,6 +227,8 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            "Puts tiers that a device reads in front of the store, for the engine's caches: the "
            "`device` as in the constructor, addresses of the layers `k` and `v`, strides in bytes "
            "(block, row, head[, element]).")
+      .def_prop_ro("token_bytes", &RankStore::token_bytes,
+                   "Bytes of a token's keys and values in the codec of new records.")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
       .def("load", &load, nb::arg("items"), nb::arg("tokens"), nb::arg("rows"), nb::arg("stream"),

@@ -76,7 +76,8 @@ Status resolve(EvalArgs& args) {
   return {};
 }
 
-KvCodec codec_of(const std::string& name) { return name == "f32" ? KvCodec::kF32 : KvCodec::kF16; }
+/// REQUIRES: one of the option's words.
+KvCodec codec_of(const std::string& name) { return codec_from_name(name).value_or(KvCodec::kF16); }
 
 /// A judge and what it asks through; empty without --judge.
 struct JudgeParts {
@@ -188,7 +189,8 @@ void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
               "In which order the facts stand in the prompt, in every arm")
       .text("--serving-system-prompt", args->options.serving_system_prompt, "TEXT",
             "Serve behind another header than the facts are encoded behind")
-      .choice("--store-type", args->store_type, {"f16", "f32"}, "Elements of the records")
+      .choice("--store-type", args->store_type, {"f16", "bf16", "f32", "q8"},
+              "Elements of the records")
       .choice("--cache-type", args->cache_type, {"f16", "f32"}, "Elements of the engine's cache")
       .number("--compare-rows", args->options.compared_questions, 0, 10000,
               "Of each case: questions whose KV is compared with that of a joint prefill")

@@ -67,6 +67,15 @@ struct F32 {
   }
 };
 
+/// An int8 that stands for itself times `scale`; only read, see quantise_run for writing.
+struct Q8 {
+  static constexpr std::size_t kBytes = 1;
+  float scale = 0;
+  HWY_INLINE float load_one(const std::byte* from) const {
+    return static_cast<float>(static_cast<std::int8_t>(*from)) * scale;
+  }
+};
+
 #if HWY_TARGET != HWY_SCALAR  // which has one lane and no reinterpretation between lane sizes
 
 #if !INFERSCALE_NATIVE_F16
@@ -184,6 +193,14 @@ HWY_INLINE void store_lanes(F32 /* element */, DF df, hn::Vec<DF> value, std::by
   const hn::Repartition<std::uint8_t, DF> du8;
   (void)df;
   hn::StoreU(hn::BitCast(du8, value), du8, reinterpret_cast<std::uint8_t*>(to));
+}
+
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_lanes(Q8 element, DF df, const std::byte* from) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::int8_t, DF> di8;
+  const auto raw = hn::LoadU(di8, reinterpret_cast<const std::int8_t*>(from));
+  return hn::Mul(hn::ConvertTo(df, hn::PromoteTo(di, raw)), hn::Set(df, element.scale));
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

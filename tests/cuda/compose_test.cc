@@ -8,7 +8,8 @@ namespace inferscale::cuda {
 namespace {
 
 constexpr std::uint32_t kPositions = 16384;
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8};
 
 PageLayout pages_of(const MoveCase& c, KvCodec codec, std::uint32_t tokens_per_page = 4) {
   return {c.shape, codec, tokens_per_page};
@@ -69,7 +70,7 @@ TEST(CudaComposeCode, GivesWhatTheCpuGives) {
     const auto table = kernels::table_of(rope_of(c), kPositions);
     for (const KvCodec codec : kCodecs) {
       const PagedRecords records(pages_of(c, codec), scene.tokens, {});
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         for (const CacheKind kind : kCacheKinds) {
           SCOPED_TRACE(trace(c, codec, dtype, kind));
           CacheImage want(c.shape, dtype, kind, scene.n_rows);
@@ -140,7 +141,7 @@ TEST(CudaCompose, GivesWhatTheCpuGives) {
   for (const MoveCase& c : move_cases()) {
     for (const KvCodec codec : kCodecs) {
       const PagedRecords records(pages_of(c, codec), scene.tokens, {MemoryKind::kDevice});
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         for (const CacheKind kind : kCacheKinds) {
           compose_and_compare(c, codec, dtype, kind, scene, records, nullptr);
           if (HasFatalFailure()) {

@@ -38,17 +38,17 @@ class DevicePath:
 
     def __init__(
         self, records: RankRecords, block_size: int, repeated: probe.RepeatedTokens, rank: int,
-        capture_tokens: int, codec: str, stream: Callable[[], int],
+        capture_tokens: int, stream: Callable[[], int],
     ) -> None:
         """``records``: their store has been given the engine's caches (``attach_device``), and can
-        capture ``capture_tokens`` tokens at a time, into records of this codec; ``stream``: the
-        address of the stream that the engine uses now."""
+        capture ``capture_tokens`` tokens at a time; ``stream``: the address of the stream that the
+        engine uses now."""
         self._records = records
         self._store = records.store
         self._block_size = block_size
         self._repeated = repeated
         self._rank = rank
-        self._capture_tokens, self._codec = capture_tokens, codec
+        self._capture_tokens = capture_tokens
         self._stream = stream
         self._on_their_way: deque[Future[list[str | None]]] = deque(maxlen=64)
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="inferscale-device")
@@ -98,7 +98,7 @@ class DevicePath:
 
     def _keep_one(self, job: CaptureJob, batch: Any, number: int) -> str | None:
         try:
-            keys = key_array(batch.first_layer_keys(number), len(job.tokens), self._codec)
+            keys = np.frombuffer(batch.first_layer_keys(number), np.float32).reshape(len(job.tokens), -1)
             if not self._repeated.agree_plain(job.tokens, keys):
                 return "capture_rotation"
             return self._records.keep(job.meta, job.fence, lambda: batch.store(number))
@@ -169,12 +169,3 @@ def in_parts(
 def max_capture_tokens(token_bytes: int, max_model_len: int) -> int:
     """Of one capture, by what it takes in memory."""
     return max(1, min(max_model_len, max(1024, _CAPTURE_BYTES // token_bytes)))
-
-
-def key_array(raw: bytes, tokens: int, codec: str) -> np.ndarray:
-    """[tokens, anything] in fp32, of elements of a codec."""
-    if codec == "bf16":
-        wide = np.frombuffer(raw, dtype=np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32).reshape(tokens, -1)
-    kind = np.float16 if codec == "f16" else np.float32
-    return np.frombuffer(raw, dtype=kind).astype(np.float32).reshape(tokens, -1)

@@ -51,7 +51,8 @@ class CudaCapturer {
   /// Returns when they are. Errors: as `ready`.
   [[nodiscard]] Status wait(Batch batch) const;
   /// Copies run number `run` of a batch that is ready into the builder's layers. Errors: kNotFound
-  /// (batch, run), kInvalidArgument (the builder has another shape, codec or number of tokens).
+  /// (batch, run), kInvalidArgument (the builder has another shape, codec or number of tokens; rows
+  /// that a scaled codec cannot hold).
   [[nodiscard]] Status fill(Batch batch, std::size_t run, RecordBuilder& builder) const;
   /// Zeroes the batch's bytes and makes room for another; REQUIRES: it is ready.
   void release(Batch batch);
@@ -74,6 +75,7 @@ class CudaCapturer {
   [[nodiscard]] Status check(std::span<const CaptureRun> runs, std::uint32_t* n_tokens) const;
   [[nodiscard]] std::size_t layer_bytes(std::uint32_t n_tokens) const;
   [[nodiscard]] std::size_t v_offset(std::uint32_t n_tokens) const;
+  [[nodiscard]] std::size_t scales_offset(std::uint32_t n_tokens) const;  // of K, then V
   void write_tables(std::span<const CaptureRun> runs, std::byte* table, Slot* slot) const;
   [[nodiscard]] const Slot* find(Batch batch) const;
 
