@@ -24,7 +24,8 @@ enum class KvCodec : std::uint8_t {
   kF16 = 1,
   kF32 = 2,
   kBf16 = 3,
-  kQ8 = 4,  ///< scaled: an int8 times the scale of its head
+  kQ8 = 4,       ///< scaled: an int8 times the scale of its head
+  kFp8E4m3 = 5,  ///< scaled: a float of 4 exponent and 3 mantissa bits, without infinities
 };
 
 /// 1, 2 or 4. Unknown values give 0.
@@ -32,7 +33,7 @@ enum class KvCodec : std::uint8_t {
 /// Whether each head of each token has a scale, an f32, that its elements are multiplied with: one
 /// for its key, one for its value. Records may have such a codec, caches may not.
 [[nodiscard]] INFERSCALE_API bool codec_is_scaled(KvCodec codec);
-/// "f16", "f32", "bf16" or "q8"; "?" for unknown values.
+/// "f16", "f32", "bf16", "q8" or "fp8_e4m3"; "?" for unknown values.
 [[nodiscard]] INFERSCALE_API const char* codec_name(KvCodec codec);
 /// The codec of that name, if there is one.
 [[nodiscard]] INFERSCALE_API std::optional<KvCodec> codec_from_name(std::string_view name);

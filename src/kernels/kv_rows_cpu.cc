@@ -3,7 +3,6 @@
 #include <type_traits>
 
 #include "kernels/kv_rows.h"
-#include "kernels/quantized.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kv_rows_cpu.cc"
@@ -107,9 +106,6 @@ HWY_INLINE void rotate_adjacent(S source, const std::byte* from, std::byte* to, 
   }
 }
 
-// Rounds to the nearest whole number, ties to even, as long as |v| < 2^22.
-constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
-
 HWY_INLINE std::uint32_t magnitude_bits(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -137,31 +133,33 @@ HWY_INLINE std::uint32_t largest_magnitude(const float* row, std::size_t count) 
   return largest;
 }
 
-// A quotient is rounded twice, by the division and to a whole number; neither can be fused with
-// another operation, so every target and the device get the same elements.
-HWY_INLINE void quantise_run(const float* row, std::byte* to, std::size_t count, float* scale) {
-  *scale = head_scale(largest_magnitude(row, count), largest_element(KvCodec::kQ8));
-  if (!(*scale > 0)) {
-    std::memset(to, 0, count);
-    return;
-  }
+// A quotient is rounded twice, by the division and to an element; neither can be fused with another
+// operation, so every target and the device get the same elements.
+template <class Q>
+HWY_INLINE void quantise_as(const float* row, std::byte* to, std::size_t count, float scale) {
   std::size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<float> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<std::int8_t, decltype(d)> di8;
   const std::size_t lanes = hn::Lanes(d);
-  const auto by = hn::Set(d, *scale);
-  const auto rounder = hn::Set(d, kRounder);
+  const auto by = hn::Set(d, scale);
   for (; i + lanes <= count; i += lanes) {
-    const auto whole = hn::Sub(hn::Add(hn::Div(hn::LoadU(d, row + i), by), rounder), rounder);
-    hn::StoreU(hn::DemoteTo(di8, hn::ConvertTo(di, whole)), di8,
-               reinterpret_cast<std::int8_t*>(to + i));
+    store_quotients(Q(), d, hn::Div(hn::LoadU(d, row + i), by), to + i);
   }
 #endif
   for (; i < count; ++i) {
-    const float whole = (row[i] / *scale + kRounder) - kRounder;
-    to[i] = static_cast<std::byte>(static_cast<std::int8_t>(whole));
+    Q::store_quotient(row[i] / scale, to + i);
+  }
+}
+
+HWY_INLINE void quantise_run(KvCodec codec, const float* row, std::byte* to, std::size_t count,
+                             float* scale) {
+  *scale = head_scale(largest_magnitude(row, count), largest_element(codec));
+  if (!(*scale > 0)) {
+    std::memset(to, 0, count);
+  } else if (codec == KvCodec::kQ8) {
+    quantise_as<Q8>(row, to, count, *scale);
+  } else {
+    quantise_as<E4m3>(row, to, count, *scale);
   }
 }
 
@@ -172,18 +170,19 @@ constexpr std::size_t kMaxHead = 1024;  // elements, as KvShape's
 template <class S, class Visit>
 HWY_INLINE void for_heads(const RowMove& move, const Visit& visit) {
   HWY_ALIGN float row[kMaxHead];
+  const bool quantised = codec_is_scaled(move.target_codec);
   S source;
   for (std::size_t t = 0; t < move.n_tokens; ++t) {
     const std::byte* from = move.source.token(t);
     std::byte* to = move.target.token(t);
     for (std::size_t h = 0; h < move.n_heads; ++h) {
       const std::size_t head = t * move.n_heads + h;
-      if constexpr (std::is_same_v<S, Q8>) {
+      if constexpr (std::is_same_v<S, Q8> || std::is_same_v<S, E4m3>) {
         source.scale = move.source_scales[head];
       }
-      if (move.target_codec == KvCodec::kQ8) {
+      if (quantised) {
         visit(source, t, from, reinterpret_cast<std::byte*>(row));
-        quantise_run(row, to, move.head_dim, move.target_scales + head);
+        quantise_run(move.target_codec, row, to, move.head_dim, move.target_scales + head);
       } else {
         visit(source, t, from, to);
       }
@@ -225,7 +224,8 @@ void with_target(KvCodec codec, const Visit& visit) {
     case KvCodec::kBf16:
       return visit(Bf16());
     case KvCodec::kF32:
-    case KvCodec::kQ8:  // by way of floats
+    case KvCodec::kQ8:
+    case KvCodec::kFp8E4m3:  // by way of floats
       return visit(F32());
   }
 }
@@ -243,6 +243,8 @@ void with_elements(const RowMove& move, const Visit& visit) {
         return visit(Bf16(), target);
       case KvCodec::kQ8:
         return visit(Q8(), target);
+      case KvCodec::kFp8E4m3:
+        return visit(E4m3(), target);
     }
   });
 }

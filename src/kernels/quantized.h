@@ -20,7 +20,9 @@ inline constexpr float kHuge = 0x1p127F;
 inline constexpr std::uint32_t kNoScaleBits = 0x7FC00000U;
 
 /// The element of the largest magnitude.
-constexpr float largest_element(KvCodec /* codec */) { return 127.0F; }
+constexpr float largest_element(KvCodec codec) {
+  return codec == KvCodec::kFp8E4m3 ? 448.0F : 127.0F;
+}
 
 /// Of a head whose largest magnitude has these bits (an infinity's and NaN's are the largest).
 constexpr float head_scale(std::uint32_t magnitude_bits, float largest_element) {
@@ -36,10 +38,39 @@ constexpr float head_scale(std::uint32_t magnitude_bits, float largest_element) 
 
 /// Whether head_scale can have given these bits for a head that can be stored; no element overflows
 /// with such a scale.
-constexpr bool is_scale(std::uint32_t bits) {
+constexpr bool is_scale(KvCodec codec, std::uint32_t bits) {
   constexpr std::uint32_t kLowest = std::bit_cast<std::uint32_t>(0x1p-110F);
-  constexpr std::uint32_t kAbove = std::bit_cast<std::uint32_t>(0x1p121F);
-  return bits == 0 || (bits >= kLowest && bits < kAbove && (bits & 0xFFU) == 0);
+  const auto above = std::bit_cast<std::uint32_t>(codec == KvCodec::kFp8E4m3 ? 0x1p119F : 0x1p121F);
+  return bits == 0 || (bits >= kLowest && bits < above && (bits & 0xFFU) == 0);
+}
+
+/// The float that an element of kFp8E4m3 is; 0x7F and 0xFF are NaN there and in no record.
+constexpr float float_from_e4m3(std::uint8_t element) {
+  const std::uint32_t sign = (element & 0x80U) << 24;
+  const std::uint32_t magnitude = element & 0x7FU;
+  const float value = magnitude < 8 ? static_cast<float>(magnitude) * 0x1p-9F
+                                    : std::bit_cast<float>((magnitude << 20) + (120U << 23));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+}
+
+/// Rounds to the nearest whole number, ties to even, what is added to it and taken away again, as
+/// long as the magnitude is below 2^22.
+inline constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
+
+/// The nearest element, ties to even; the largest for what is larger. Not of a NaN.
+inline std::uint8_t e4m3_from_float(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 24) & 0x80U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  std::uint32_t element = 0;
+  if (magnitude < std::bit_cast<std::uint32_t>(0x1p-6F)) {
+    const float whole = (std::bit_cast<float>(magnitude) * 512.0F + kRounder) - kRounder;
+    element = static_cast<std::uint32_t>(whole);
+  } else {
+    element = ((magnitude + 0x7FFFFU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
+    element = element > 0x7EU ? 0x7EU : element;
+  }
+  return static_cast<std::uint8_t>(element | sign);
 }
 
 }  // namespace inferscale::kernels

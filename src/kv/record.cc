@@ -57,27 +57,38 @@ bool padding_is_zero(std::span<const std::byte> bytes, const RecordHeader& heade
 }
 
 /// The first float that is no scale, counted from the part's first.
-std::optional<std::size_t> find_bad_scale(std::span<const std::byte> part) {
+std::optional<std::size_t> find_bad_scale(KvCodec codec, std::span<const std::byte> part) {
   for (std::size_t i = 0; i < part.size() / sizeof(float); ++i) {
     std::uint32_t bits = 0;
     std::memcpy(&bits, part.data() + i * sizeof(bits), sizeof(bits));
-    if (!kernels::is_scale(bits)) {
+    if (!kernels::is_scale(codec, bits)) {
       return i;
     }
   }
   return std::nullopt;
 }
 
-/// Elements cannot be wrong in themselves; scales can, and would spoil a whole head.
+bool has_nan_elements(KvCodec codec, std::span<const std::byte> part) {
+  return codec == KvCodec::kFp8E4m3 && !part.empty() &&
+         (std::memchr(part.data(), 0x7F, part.size()) != nullptr ||
+          std::memchr(part.data(), 0xFF, part.size()) != nullptr);
+}
+
+/// Whether no scale and no element can spoil a head.
 bool scales_are_sound(std::span<const std::byte> bytes, const RecordHeader& header) {
   const RecordLayout layout = record_layout(header.meta, header.n_tokens);
   for (std::uint64_t layer = 0; layer < header.meta.shape.n_layers; ++layer) {
-    for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
+    const std::uint64_t start = layout.first_layer_offset + layer * layout.layer_stride;
+    const auto part_of = [&](KvPart part) {
       const auto i = static_cast<std::size_t>(part);
-      const std::uint64_t start = layout.first_layer_offset + layer * layout.layer_stride;
-      if (find_bad_scale(bytes.subspan(start + layout.part_offsets[i], layout.part_bytes[i]))) {
-        return false;
-      }
+      return bytes.subspan(start + layout.part_offsets[i], layout.part_bytes[i]);
+    };
+    const KvCodec codec = header.meta.codec;
+    if (find_bad_scale(codec, part_of(KvPart::kKScales)) ||
+        find_bad_scale(codec, part_of(KvPart::kVScales)) ||
+        has_nan_elements(codec, part_of(KvPart::kK)) ||
+        has_nan_elements(codec, part_of(KvPart::kV))) {
+      return false;
     }
   }
   return true;
@@ -104,7 +115,7 @@ Result<RecordHeader> check_record(std::span<const std::byte> bytes) {
     return data_loss("record padding: not zero");
   }
   if (codec_is_scaled(header->meta.codec) && !scales_are_sound(bytes, *header)) {
-    return data_loss("record scales: not finite or out of range");
+    return data_loss("record scales or elements: not finite or out of range");
   }
   return header;
 }
@@ -271,7 +282,7 @@ Status RecordBuilder::check_scales(std::uint32_t first_layer, std::uint32_t n_la
   for (std::uint32_t layer = first_layer; layer < end; ++layer) {
     for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
       const std::size_t size = n_tokens() * part_token_bytes(meta.shape, meta.codec, part);
-      if (const auto bad = find_bad_scale({record_->layer_part(layer, part), size})) {
+      if (const auto bad = find_bad_scale(meta.codec, {record_->layer_part(layer, part), size})) {
         return invalid_argument(fmt::format(
             "{} of layer {}, token {}, head {}: infinite, NaN or too large, which {} cannot hold",
             part == KvPart::kKScales ? "key" : "value", layer, *bad / meta.shape.n_kv_heads,

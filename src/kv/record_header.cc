@@ -51,7 +51,8 @@ Status check_envelope(std::span<const std::byte> bytes) {
 Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
   if (!known_codec(static_cast<std::uint32_t>(meta.codec))) {
     return invalid_argument(
-        fmt::format("codec: {} is not one of f16 (1), f32 (2), bf16 (3), q8 (4)",
+        fmt::format("codec: {} is not one of f16 (1), f32 (2), bf16 (3), q8 (4), "
+                    "fp8_e4m3 (5)",
                     static_cast<unsigned>(meta.codec)));
   }
   if (!known_context_kind(static_cast<std::uint32_t>(meta.context_kind))) {

@@ -12,12 +12,13 @@ std::size_t codec_element_bytes(KvCodec codec) {
     case KvCodec::kF32:
       return 4;
     case KvCodec::kQ8:
+    case KvCodec::kFp8E4m3:
       return 1;
   }
   return 0;
 }
 
-bool codec_is_scaled(KvCodec codec) { return codec == KvCodec::kQ8; }
+bool codec_is_scaled(KvCodec codec) { return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3; }
 
 const char* codec_name(KvCodec codec) {
   switch (codec) {
@@ -29,12 +30,15 @@ const char* codec_name(KvCodec codec) {
       return "bf16";
     case KvCodec::kQ8:
       return "q8";
+    case KvCodec::kFp8E4m3:
+      return "fp8_e4m3";
   }
   return "?";
 }
 
 std::optional<KvCodec> codec_from_name(std::string_view name) {
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8}) {
+  for (const KvCodec codec :
+       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     if (name == codec_name(codec)) {
       return codec;
     }

@@ -110,15 +110,6 @@ struct FloatElement {
   static constexpr bool kScaled = false;
 };
 
-// Of a scaled codec (kernels/quantized.h): what the scale is multiplied with.
-struct Q8Element {
-  static constexpr std::uint32_t kBytes = 1;
-  static constexpr bool kScaled = true;
-  static INFERSCALE_HD float load(std::uint8_t bits) {
-    return static_cast<float>(static_cast<std::int8_t>(bits));
-  }
-};
-
 INFERSCALE_HD float float_of(std::uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof(value));
@@ -131,8 +122,45 @@ INFERSCALE_HD std::uint32_t bits_of(float value) {
   return bits;
 }
 
+// Of scaled codecs (kernels/quantized.h): what the scale is multiplied with, and the element that a
+// quotient of value and scale becomes.
+struct Q8Element {
+  static constexpr std::uint32_t kBytes = 1;
+  static constexpr bool kScaled = true;
+  static INFERSCALE_HD float load(std::uint8_t bits) {
+    return static_cast<float>(static_cast<std::int8_t>(bits));
+  }
+  static INFERSCALE_HD std::uint8_t store(float quotient) {
+    return static_cast<std::uint8_t>(static_cast<std::int8_t>(rintf(quotient)));
+  }
+};
+
+struct E4m3Element {
+  static constexpr std::uint32_t kBytes = 1;
+  static constexpr bool kScaled = true;
+  static INFERSCALE_HD float load(std::uint8_t bits) {
+    const std::uint32_t sign = (bits & 0x80U) << 24;
+    const std::uint32_t magnitude = bits & 0x7FU;
+    const float value = magnitude < 8 ? times(static_cast<float>(magnitude), 0x1p-9F)
+                                      : float_of((magnitude << 20) + (120U << 23));
+    return float_of(bits_of(value) | sign);
+  }
+  static INFERSCALE_HD std::uint8_t store(float quotient) {
+    const std::uint32_t bits = bits_of(quotient);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+    std::uint32_t element = 0;
+    if (magnitude < (127U - 6U) << 23) {
+      element = static_cast<std::uint32_t>(rintf(times(float_of(magnitude), 512.0F)));
+    } else {
+      element = ((magnitude + 0x7FFFFU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
+      element = element > 0x7EU ? 0x7EU : element;
+    }
+    return static_cast<std::uint8_t>(element | (bits >> 24 & 0x80U));
+  }
+};
+
 // Eight elements as they lie in memory: 16 bytes, or 32 of floats.
-template <class E>
+template <class E, bool kScaled = E::kScaled>
 struct Eight {
   Vec16 words[E::kBytes / 2];
 
@@ -180,9 +208,9 @@ struct Eight {
 
 // Eight elements under one scale, which is set after they were loaded; only read.
 template <class E>
-requires E::kScaled struct Eight<E> {
-  Vec8 words;
-  float scale;
+struct Eight<E, true> {
+  Vec8 words{};
+  float scale = 0;
 
   INFERSCALE_HD void load(const std::byte* from) { words = load8(from); }
   INFERSCALE_HD void unpack(float* out) const {

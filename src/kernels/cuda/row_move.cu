@@ -27,11 +27,13 @@ struct Warp {
   static constexpr std::uint32_t kSize = 32;
   std::uint32_t lane;
 
-  [[nodiscard]] __device__ std::uint32_t max(std::uint32_t value) const {
+  [[nodiscard]] INFERSCALE_HD std::uint32_t max(std::uint32_t value) const {
+#ifdef __CUDA_ARCH__
     for (std::uint32_t offset = kSize / 2; offset > 0; offset /= 2) {
       const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(offset));
       value = other > value ? other : value;
     }
+#endif
     return value;
   }
 };
@@ -41,7 +43,7 @@ struct Alone {
   static constexpr std::uint32_t kSize = 1;
   std::uint32_t lane = 0;
 
-  [[nodiscard]] std::uint32_t max(std::uint32_t value) const { return value; }
+  [[nodiscard]] INFERSCALE_HD std::uint32_t max(std::uint32_t value) const { return value; }
 };
 
 // A warp for each head: all of its threads stay, or none.
@@ -150,6 +152,8 @@ Status run(const MoveKind& kind, const Executor& executor) {
       return run_from<Bfloat16Element>(kind, executor);
     case KvCodec::kQ8:
       return run_from<Q8Element>(kind, executor);
+    case KvCodec::kFp8E4m3:
+      return run_from<E4m3Element>(kind, executor);
     default:
       return run_from<FloatElement>(kind, executor);
   }

@@ -6,9 +6,13 @@
 // allow more.
 namespace inferscale::cuda {
 
+INFERSCALE_HD bool scaled(KvCodec codec) {
+  return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3;
+}
+
 // One element at a time, at any address; of a scaled codec what its scale is multiplied with.
 INFERSCALE_HD std::uint32_t bytes_of(KvCodec codec) {
-  return codec == KvCodec::kF32 ? 4 : codec == KvCodec::kQ8 ? 1 : 2;
+  return codec == KvCodec::kF32 ? 4 : scaled(codec) ? 1 : 2;
 }
 
 INFERSCALE_HD float read_one(KvCodec codec, const std::byte* from) {
@@ -19,6 +23,9 @@ INFERSCALE_HD float read_one(KvCodec codec, const std::byte* from) {
   }
   if (codec == KvCodec::kQ8) {
     return Q8Element::load(static_cast<std::uint8_t>(*from));
+  }
+  if (codec == KvCodec::kFp8E4m3) {
+    return E4m3Element::load(static_cast<std::uint8_t>(*from));
   }
   std::uint16_t bits;
   memcpy(&bits, from, sizeof(bits));
@@ -50,7 +57,7 @@ struct HeadSide {
 };
 
 INFERSCALE_HD float scale_at(KvCodec codec, const std::byte* from) {
-  return codec == KvCodec::kQ8 ? read_one(KvCodec::kF32, from) : 1.0F;
+  return scaled(codec) ? read_one(KvCodec::kF32, from) : 1.0F;
 }
 
 INFERSCALE_HD void copy_one(const HeadSide& from, const HeadSide& to, std::uint32_t i) {

@@ -24,9 +24,13 @@ INFERSCALE_HD float scale_of_head(std::uint32_t magnitude_bits, float largest_el
   return float_of((bits_of(exact) + 0xFFU) & ~0xFFU);
 }
 
-INFERSCALE_HD void write_scaled(float value, float scale, std::byte* to) {
-  const float whole = scale > 0 ? rintf(quotient(value, scale)) : 0.0F;  // not of a NaN either
-  *to = static_cast<std::byte>(static_cast<std::int8_t>(whole));
+INFERSCALE_HD void write_scaled(KvCodec codec, float value, float scale, std::byte* to) {
+  std::uint8_t element = 0;
+  if (scale > 0) {  // which a NaN is not
+    const float q = quotient(value, scale);
+    element = codec == KvCodec::kQ8 ? Q8Element::store(q) : E4m3Element::store(q);
+  }
+  *to = static_cast<std::byte>(element);
 }
 
 INFERSCALE_HD std::uint32_t larger(std::uint32_t largest, float value) {
@@ -64,14 +68,15 @@ INFERSCALE_HD void quantise_head(const RowMoves& m, const MoveKind& kind, std::u
   for (std::uint32_t i = 2 * pairs + team.lane; i < dim; i += Team::kSize) {
     largest = larger(largest, cache.read(i));
   }
-  const float scale = scale_of_head(team.max(largest), 127.0F);
+  const float scale =
+      scale_of_head(team.max(largest), kind.packed_codec == KvCodec::kQ8 ? 127.0F : 448.0F);
   for (std::uint32_t pair = team.lane; pair < pairs; pair += Team::kSize) {
     const TurnedPair turned = turned_pair(m, kind, cache, pair, place.position);
-    write_scaled(turned.x, scale, packed + turned.ix);
-    write_scaled(turned.y, scale, packed + turned.iy);
+    write_scaled(kind.packed_codec, turned.x, scale, packed + turned.ix);
+    write_scaled(kind.packed_codec, turned.y, scale, packed + turned.iy);
   }
   for (std::uint32_t i = 2 * pairs + team.lane; i < dim; i += Team::kSize) {
-    write_scaled(cache.read(i), scale, packed + i);
+    write_scaled(kind.packed_codec, cache.read(i), scale, packed + i);
   }
   if (team.lane == 0) {
     std::byte* to = (keys ? place.k_scales : place.v_scales) + in_layer + head * sizeof(float);

@@ -15,7 +15,8 @@ INFERSCALE_ON_EVERY_TARGET(CaptureTest);
 
 constexpr std::uint32_t kPositions = 2048;
 constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 std::optional<RecordBuilder> builder_of(const KvShape& shape, KvCodec codec,
                                         std::uint32_t n_tokens) {
@@ -152,7 +153,7 @@ TEST_P(CaptureTest, BlocksOfAnySize) {
               Arrangement::kPairedBlocks}) {
           SCOPED_TRACE(describe(arrangement) + " of " + std::to_string(c.block));
           const TestCache cache(c.shape, dtype, 256, arrangement, c.block);
-          for (const KvCodec codec : {dtype, KvCodec::kQ8}) {
+          for (const KvCodec codec : {dtype, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
             auto builder = builder_of(c.shape, codec, 150);
             ASSERT_TRUE(builder.has_value());
             const Padding padding(*builder);

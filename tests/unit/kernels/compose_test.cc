@@ -65,7 +65,8 @@ std::vector<Case> cases() {
 }
 
 constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 // Two items of one token and of seven, at positions 1 and up to the table's last.
 void compose_and_check(const Case& c, const RopeSpec& spec, KvCodec codec, KvCodec dtype) {

@@ -71,7 +71,8 @@ TEST(PagedKernels, ComposeGivesWhatKvComposeGives) {
                                        {KvCodec::kF32, KvCodec::kF16},
                                        {KvCodec::kF16, KvCodec::kF32},
                                        {KvCodec::kBf16, KvCodec::kBf16},
-                                       {KvCodec::kQ8, KvCodec::kBf16}}) {
+                                       {KvCodec::kQ8, KvCodec::kBf16},
+                                       {KvCodec::kFp8E4m3, KvCodec::kF16}}) {
       const PageLayout layout{kShape, codec, 4};
       const auto a = random_record(meta_of(kShape, codec), 7, 1);
       const auto b = random_record(meta_of(kShape, codec), 3, 2);
@@ -142,7 +143,10 @@ void capture_and_compare(KvCodec codec) {
 
 TEST(PagedKernels, CaptureGivesWhatKvCaptureGives) { capture_and_compare(KvCodec::kF16); }
 
-TEST(PagedKernels, ScaledCaptureGivesWhatKvCaptureGives) { capture_and_compare(KvCodec::kQ8); }
+TEST(PagedKernels, ScaledCaptureGivesWhatKvCaptureGives) {
+  capture_and_compare(KvCodec::kQ8);
+  capture_and_compare(KvCodec::kFp8E4m3);
+}
 
 // Only the run that holds it.
 TEST(PagedKernels, WhatAScaledCodecCannotHoldIsToldWhenItIsRead) {

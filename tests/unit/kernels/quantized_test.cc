@@ -18,7 +18,7 @@ namespace {
 class QuantizedTest : public TargetTest {};
 INFERSCALE_ON_EVERY_TARGET(QuantizedTest);
 
-constexpr KvCodec kScaled[] = {KvCodec::kQ8};
+constexpr KvCodec kScaled[] = {KvCodec::kQ8, KvCodec::kFp8E4m3};
 constexpr std::uint32_t kDim = 70;  // ends in the middle of every vector width
 
 RopeSpec some_rope() { return specs_of_every_scaling(RopePairing::kHalves, 8)[0]; }
@@ -73,7 +73,7 @@ TEST_P(QuantizedTest, HeadsOfEverySizeAreWithinHalfAStep) {
       const Head given{KvCodec::kF32, reinterpret_cast<const std::byte*>(rows.k.data())};
       EXPECT_TRUE(is_converted(kDim, given, value)) << largest;
       for (std::uint32_t i = 0; i < kDim; ++i) {
-        EXPECT_LE(std::fabs(value.value(i) - rows.k[i]), value.scale * (0.5 + std::ldexp(1.0, -17)))
+        EXPECT_LE(std::fabs(value.value(i) - rows.k[i]), half_step(codec, rows.k[i], value.scale))
             << largest << " element " << i;
       }
       EXPECT_TRUE(record->verify().ok());
@@ -163,14 +163,51 @@ TEST_P(QuantizedTest, EveryTargetGivesTheSameBytes) {
 }
 
 TEST(QuantizedScales, AreCheckedBitByBit) {
-  for (const float scale : {0.0F, 0x1p-110F, 1.0F, 0.0078125F, 0x1.fffep120F}) {
-    EXPECT_TRUE(is_scale(std::bit_cast<std::uint32_t>(scale))) << scale;
+  for (const KvCodec codec : kScaled) {
+    const float above = codec == KvCodec::kQ8 ? 0x1p121F : 0x1p119F;  // no element overflows
+    for (const float scale : {0.0F, 0x1p-110F, 1.0F, 0.0078125F, 0.99999F * above}) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(scale) & ~0xFFU;
+      EXPECT_TRUE(is_scale(codec, bits)) << scale;
+      EXPECT_TRUE(std::isfinite(std::bit_cast<float>(bits) * largest_element(codec)));
+    }
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for (const float scale : {-0.0F, -1.0F, 0x1p-111F, above, kInfinity, -kInfinity,
+                              std::numeric_limits<float>::quiet_NaN(), 0x1.000002p0F}) {
+      EXPECT_FALSE(is_scale(codec, std::bit_cast<std::uint32_t>(scale))) << scale;
+    }
   }
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const float scale : {-0.0F, -1.0F, 0x1p-111F, 0x1p121F, kInfinity, -kInfinity,
-                            std::numeric_limits<float>::quiet_NaN(), 0x1.000002p0F}) {
-    EXPECT_FALSE(is_scale(std::bit_cast<std::uint32_t>(scale))) << scale;
+}
+
+TEST(E4m3, EveryElementIsItsValueAndNearestToItself) {
+  for (std::uint32_t bits = 0; bits < 256; ++bits) {
+    const auto element = static_cast<std::uint8_t>(bits);
+    if ((bits & 0x7FU) == 0x7FU) {
+      continue;  // NaN
+    }
+    const std::byte byte{element};
+    EXPECT_EQ(float_from_e4m3(element), read_element(KvCodec::kFp8E4m3, &byte));
+    EXPECT_EQ(e4m3_from_float(float_from_e4m3(element)), element);
   }
+  EXPECT_EQ(float_from_e4m3(0x01), 0x1p-9F);
+  EXPECT_EQ(float_from_e4m3(0x08), 0x1p-6F);
+  EXPECT_EQ(float_from_e4m3(0x38), 1.0F);
+  EXPECT_EQ(float_from_e4m3(0xFE), -448.0F);
+}
+
+TEST(E4m3, RoundsToNearestEvenAndSaturates) {
+  for (std::uint32_t low = 0; low < 0x7E; ++low) {
+    const float below = float_from_e4m3(static_cast<std::uint8_t>(low));
+    const float above = float_from_e4m3(static_cast<std::uint8_t>(low + 1));
+    const float middle = (below + above) / 2;
+    const std::uint32_t even = low % 2 == 0 ? low : low + 1;
+    EXPECT_EQ(e4m3_from_float(middle), even);
+    EXPECT_EQ(e4m3_from_float(-middle), even | 0x80U);
+    EXPECT_EQ(e4m3_from_float(std::nextafter(middle, 0.0F)), low);
+    EXPECT_EQ(e4m3_from_float(std::nextafter(middle, 1000.0F)), low + 1);
+  }
+  EXPECT_EQ(e4m3_from_float(448.1F), 0x7E);
+  EXPECT_EQ(e4m3_from_float(-3e38F), 0xFE);
+  EXPECT_EQ(e4m3_from_float(std::numeric_limits<float>::infinity()), 0x7E);
 }
 
 }  // namespace

@@ -55,7 +55,8 @@ const std::vector<std::byte>& random_elements(KvCodec codec) {
     pool.resize(kPoolElements * bytes);
     for (std::size_t i = 0; i < kPoolElements; ++i) {
       if (codec_is_scaled(codec)) {
-        pool[i] = static_cast<std::byte>(random() % 255 - 127);
+        const auto bits = static_cast<std::uint8_t>(random());
+        pool[i] = std::byte{(bits & 0x7F) == 0x7F ? std::uint8_t{0} : bits};
         continue;
       }
       const std::uint64_t kind = random() % 16;
@@ -93,8 +94,7 @@ void store_float(KvCodec codec, float value, std::byte* to) {
   std::memcpy(to, &bits, sizeof(bits));
 }
 
-// |got - want| is at most half a step, that of x / scale being rounded to fp32 before it is rounded
-// to an element (2^-17 of a step), and what `want` itself is uncertain by.
+// |got - want| is at most half a step and what `want` itself is uncertain by.
 ::testing::AssertionResult is_quantised(const std::vector<double>& want,
                                         const std::vector<double>& slack, const Head& to) {
   double largest = 0;
@@ -110,7 +110,7 @@ void store_float(KvCodec codec, float value, std::byte* to) {
            << "scale is " << to.scale << ", not within " << fewest << ".." << most;
   }
   for (std::size_t i = 0; i < want.size(); ++i) {
-    const double allowed = to.scale * (0.5 + std::ldexp(1.0, -17)) + slack[i];
+    const double allowed = half_step(to.codec, std::fabs(want[i]) + slack[i], to.scale) + slack[i];
     if (!(std::fabs(to.value(i) - want[i]) <= allowed)) {
       return element_differs("quantised element", i, to.value(i), want[i]);
     }
@@ -153,6 +153,14 @@ void store_float(KvCodec codec, float value, std::byte* to) {
                            read_element(to_codec, want));
   }
   return ::testing::AssertionSuccess();
+}
+
+double e4m3_value(std::uint8_t bits) {
+  const int exponent = (bits >> 3) & 15;
+  const int mantissa = bits & 7;
+  const double sign = (bits & 0x80) != 0 ? -1.0 : 1.0;
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
 }
 
 }  // namespace
@@ -228,25 +236,53 @@ std::uint16_t bf16_of_float(float value) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) >> 16) | 0x40U);
 }
 
-double reference_scale(KvCodec /*codec*/, double largest) {
+double reference_scale(KvCodec codec, double largest) {
   if (!(largest < std::ldexp(1.0, 127))) {
     return std::nan("");
   }
   if (largest < std::ldexp(1.0, -100)) {
     return 0;
   }
-  const double exact = static_cast<float>(largest / 127);
+  const double exact = static_cast<float>(largest / (codec == KvCodec::kQ8 ? 127 : 448));
   const double step = std::ldexp(1.0, std::ilogb(exact) - 15);
   return std::ceil(exact / step) * step;
 }
 
-double reference_element(KvCodec /*codec*/, float value, float scale) {
-  return scale == 0 ? 0 : std::nearbyint(static_cast<float>(double{value} / scale));
+double reference_element(KvCodec codec, float value, float scale) {
+  if (scale == 0) {
+    return 0;
+  }
+  const double quotient = static_cast<float>(double{value} / scale);
+  if (codec == KvCodec::kQ8) {
+    return std::nearbyint(quotient);
+  }
+  const double magnitude = std::fabs(quotient);
+  std::uint8_t best = 0;
+  for (std::uint8_t bits = 1; bits < 0x7F; ++bits) {
+    const double nearer =
+        std::fabs(e4m3_value(best) - magnitude) - std::fabs(e4m3_value(bits) - magnitude);
+    if (nearer > 0 || (nearer == 0 && bits % 2 == 0)) {
+      best = bits;
+    }
+  }
+  return std::copysign(e4m3_value(best), quotient);
+}
+
+double half_step(KvCodec codec, double value, double scale) {
+  double step = 1;
+  if (codec == KvCodec::kFp8E4m3) {
+    const double magnitude = scale > 0 ? std::fabs(value / scale) : 0;
+    step = std::ldexp(1.0, magnitude < std::ldexp(1.0, -6) ? -9 : std::ilogb(magnitude) - 3);
+  }
+  return scale * step * (0.5 + std::ldexp(1.0, -17));
 }
 
 double read_element(KvCodec codec, const std::byte* from) {
   if (codec == KvCodec::kQ8) {
     return static_cast<std::int8_t>(*from);
+  }
+  if (codec == KvCodec::kFp8E4m3) {
+    return e4m3_value(static_cast<std::uint8_t>(*from));
   }
   if (codec != KvCodec::kF16) {
     return load_float(codec, from);

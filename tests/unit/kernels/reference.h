@@ -41,6 +41,9 @@ double last_place(KvCodec codec, double value);
 /// becomes under it.
 double reference_scale(KvCodec codec, double largest);
 double reference_element(KvCodec codec, float value, float scale);
+/// How far an element may be from its value: half the distance of the elements around it, and that
+/// the quotient of value and scale was rounded to fp32 before (2^-17 of a step at most).
+double half_step(KvCodec codec, double value, double scale);
 
 enum class Turn { kForward, kBack };  // compose, capture
 

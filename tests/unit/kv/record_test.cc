@@ -29,7 +29,8 @@ void set_u32(std::vector<std::byte>& bytes, std::size_t offset, std::uint32_t va
 }
 
 TEST(Record, RoundTripsEveryFieldAndByte) {
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8}) {
+  for (const KvCodec codec :
+       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     for (const std::uint32_t n_tokens : {1U, 2U, 3U, 10U, 11U, 28U}) {
       const SampleOptions options{codec, {3, 2, 6, 5}, n_tokens, 0x44, n_tokens};
       const auto record = make_record(options);
@@ -243,6 +244,14 @@ TEST(RecordForgery, ScalesAreChecked) {
       reseal(bytes);
       EXPECT_TRUE(Record::parse(bytes).ok()) << sound;
     }
+  }
+  const auto floats = make_record({KvCodec::kFp8E4m3});
+  for (const std::byte nan : {std::byte{0x7F}, std::byte{0xFF}}) {
+    std::vector<std::byte> bytes = copy_bytes(*floats);
+    const std::byte* at = floats->layer_v(1) + 2;
+    bytes[static_cast<std::size_t>(at - floats->bytes().data())] = nan;
+    reseal(bytes);
+    EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("elements"));
   }
   std::vector<std::byte> bytes = good;  // between values and scales
   const std::byte* gap = record->layer_part(1, KvPart::kKScales) - 1;

@@ -80,6 +80,9 @@ inline std::shared_ptr<const Record> make_record(const SampleOptions& options = 
     for (std::size_t i = 0; i < size; ++i) {
       state = state * 1664525U + 1013904223U;
       data[i] = static_cast<std::byte>(state >> 24);
+      if (options.codec == KvCodec::kFp8E4m3 && (data[i] | std::byte{0x80}) == std::byte{0xFF}) {
+        data[i] = std::byte{0};  // which is no NaN
+      }
     }
   };
   for (std::uint32_t layer = 0; layer < options.shape.n_layers; ++layer) {
