@@ -28,7 +28,7 @@ Status check_options(const RankStoreOptions& options) {
                     options.spec.shape.head_dim_k, options.spec.rope.rotary_dim));
   }
   if (codec_element_bytes(options.codec) == 0) {
-    return invalid_argument("codec must be f16, bf16, f32 or q8");
+    return invalid_argument("codec must be f16, bf16, f32, q8 or fp8_e4m3");
   }
   if (options.threads < 1 || options.threads > WorkTeam::kMaxThreads) {
     return invalid_argument(

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint32_t kPositions = 16384;
 constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 // Three runs at once, rows in no order.
 struct Scene {
@@ -262,7 +263,7 @@ TEST(CudaCapture, LongRuns) {
   scene.n_rows = 900;
   scene.rows = scattered_rows({850, 3, 28}, scene.n_rows);
   scene.positions[1] = kPositions - 3;
-  for (const KvCodec codec : {KvCodec::kBf16, KvCodec::kQ8}) {
+  for (const KvCodec codec : {KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     capture_and_compare(c, KvCodec::kBf16, codec, CacheKind::kPackedRows, scene, nullptr);
   }
 }
