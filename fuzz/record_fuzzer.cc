@@ -29,13 +29,15 @@ void require(bool condition) {
 
 void check_layers(const Record& record) {
   const inferscale::RecordMeta& meta = record.meta();
-  const std::size_t element = inferscale::codec_element_bytes(meta.codec);
-  const std::size_t v_bytes = record.n_tokens() * meta.shape.v_elements() * element;
   const std::byte* end = record.bytes().data() + record.bytes().size();
   for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
     require(reinterpret_cast<std::uintptr_t>(record.layer_k(layer)) % format::kLayerAlignment == 0);
     require(record.layer_v(layer) > record.layer_k(layer));
-    require(record.layer_v(layer) + v_bytes <= end);
+    for (const inferscale::KvPart part : inferscale::kKvParts) {
+      const std::size_t bytes =
+          record.n_tokens() * inferscale::part_token_bytes(meta.shape, meta.codec, part);
+      require(record.layer_part(layer, part) + bytes <= end);
+    }
   }
 }
 
@@ -44,13 +46,13 @@ void check_encoder_agrees(const Record& record) {
   require(created.ok());
   RecordBuilder builder = std::move(created).value();
   const inferscale::RecordMeta& meta = record.meta();
-  const std::size_t element = inferscale::codec_element_bytes(meta.codec);
   for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
-    std::memcpy(builder.layer_k(layer), record.layer_k(layer),
-                record.n_tokens() * meta.shape.k_elements() * element);
-    std::memcpy(builder.layer_v(layer), record.layer_v(layer),
-                record.n_tokens() * meta.shape.v_elements() * element);
+    for (const inferscale::KvPart part : inferscale::kKvParts) {
+      std::memcpy(builder.layer_part(layer, part), record.layer_part(layer, part),
+                  record.n_tokens() * inferscale::part_token_bytes(meta.shape, meta.codec, part));
+    }
   }
+  require(builder.check_scales().ok());
   const auto again = std::move(builder).seal();
   require(std::equal(again->bytes().begin(), again->bytes().end(), record.bytes().begin(),
                      record.bytes().end()));

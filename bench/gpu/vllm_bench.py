@@ -99,7 +99,7 @@ def pinned_path(rig: Rig) -> Any:
     )
     repeated = probe.RepeatedTokens(worker._spec, worker._max_positions)
     return device_path.DevicePath(
-        RankRecords(store), worker._block_size, repeated, worker._rank, capture_tokens, worker._codec,
+        RankRecords(store), worker._block_size, repeated, worker._rank, capture_tokens,
         device_path.cuda_stream, worker._outbox,
     )
 

@@ -27,7 +27,7 @@ struct CacheStrides {
 /// elements overlap. A view: owns nothing.
 template <typename Byte>
 struct BasicCacheLayout {
-  KvCodec dtype = KvCodec::kF16;
+  KvCodec dtype = KvCodec::kF16;  ///< none with scales
   KvShape shape;
   std::vector<Byte*> k;  ///< [n_layers]
   std::vector<Byte*> v;  ///< [n_layers]
@@ -58,9 +58,10 @@ struct LayerRange {
 
 /// Gathers records, rotates their keys to the target positions (fp32 arithmetic, one rounding to
 /// the cache's dtype) and scatters keys and values into `cache`. Values and unrotated elements are
-/// copied bit for bit when codec and dtype are equal. Thread-safe for disjoint rows, and for
-/// disjoint layers. Errors: kInvalidArgument (layout, shape, rotary_dim; token, position, row or
-/// layer out of range; mixed shapes): checked for all items before a byte is written.
+/// copied bit for bit when codec and dtype are equal. Elements of a scaled codec are multiplied
+/// with their scale first, which is exact in fp32. Thread-safe for disjoint rows, and for disjoint
+/// layers. Errors: kInvalidArgument (layout, shape, rotary_dim; token, position, row or layer out
+/// of range; mixed shapes): checked for all items before a byte is written.
 [[nodiscard]] INFERSCALE_API Status kv_compose(std::span<const ComposeItem> items,
                                                const RopeTable& table, const CacheLayout& cache,
                                                LayerRange layers = {});
@@ -73,8 +74,10 @@ struct CaptureSource {
 };
 
 /// Reads the rows of `builder.n_tokens()` tokens, un-rotates the keys (x = (x'c + y's)/(c²+s²),
-/// fp32, one rounding) and writes them to the builder's layers. Thread-safe for disjoint layers.
-/// Errors: as of kv_compose.
+/// fp32, one rounding) and writes them to the builder's layers; to a scaled codec head by head,
+/// each under a scale of its own (docs/format.md). Thread-safe for disjoint layers. Errors: as of
+/// kv_compose; kInvalidArgument that names a head which a scaled codec cannot hold (infinite, NaN,
+/// 2^127 and above): the builder must not be sealed.
 [[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache,
                                                const CaptureSource& source, const RopeTable& table,
                                                RecordBuilder& builder, LayerRange layers = {});

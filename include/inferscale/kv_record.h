@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,12 +18,22 @@
 
 namespace inferscale {
 
-/// Element types of records and caches. Values are written to disk: never renumber.
-enum class KvCodec : std::uint8_t { kF16 = 1, kF32 = 2, kBf16 = 3 };
+/// Element types of records and, but for the scaled ones, of caches. Values are written to disk:
+/// never renumber.
+enum class KvCodec : std::uint8_t {
+  kF16 = 1,
+  kF32 = 2,
+  kBf16 = 3,
+  kQ8 = 4,       ///< scaled: an int8 times the scale of its head
+  kFp8E4m3 = 5,  ///< scaled: a float of 4 exponent and 3 mantissa bits, without infinities
+};
 
-/// 2 or 4. Unknown values give 0.
+/// 1, 2 or 4. Unknown values give 0.
 [[nodiscard]] INFERSCALE_API std::size_t codec_element_bytes(KvCodec codec);
-/// "f16", "f32" or "bf16"; "?" for unknown values.
+/// Whether each head of each token has a scale, an f32, that its elements are multiplied with: one
+/// for its key, one for its value. Records may have such a codec, caches may not.
+[[nodiscard]] INFERSCALE_API bool codec_is_scaled(KvCodec codec);
+/// "f16", "f32", "bf16", "q8" or "fp8_e4m3"; "?" for unknown values.
 [[nodiscard]] INFERSCALE_API const char* codec_name(KvCodec codec);
 /// The codec of that name, if there is one.
 [[nodiscard]] INFERSCALE_API std::optional<KvCodec> codec_from_name(std::string_view name);
@@ -44,6 +56,23 @@ enum class ContextKind : std::uint8_t {
   kParked = 12,  ///< rows of a conversation, not of a fact; an engine forgets them soon
 };
 [[nodiscard]] INFERSCALE_API const char* context_kind_name(ContextKind kind);
+
+/// What a layer of a record consists of, in this order; in each of them every token takes the same
+/// number of bytes.
+enum class KvPart : std::uint8_t {
+  kK,        ///< [n_kv_heads][head_dim_k] elements
+  kV,        ///< [n_kv_heads][head_dim_v] elements
+  kKScales,  ///< [n_kv_heads] floats, of scaled codecs
+  kVScales,
+};
+inline constexpr KvPart kKvParts[] = {KvPart::kK, KvPart::kV, KvPart::kKScales, KvPart::kVScales};
+
+/// Bytes of a token in one part of one layer; 0 for scales of a codec that has none. All sizes of
+/// records and pages follow from it.
+[[nodiscard]] INFERSCALE_API std::size_t part_token_bytes(const KvShape& shape, KvCodec codec,
+                                                          KvPart part);
+/// Bytes of a token in all parts of all layers, without padding.
+[[nodiscard]] INFERSCALE_API std::size_t kv_token_bytes(const KvShape& shape, KvCodec codec);
 
 /// What a record says about itself. See docs/format.md for the bytes.
 struct RecordMeta {
@@ -94,6 +123,8 @@ class INFERSCALE_API Record {
   [[nodiscard]] const std::byte* layer_k(std::uint32_t layer) const;
   /// V of a layer: [n_tokens][n_kv_heads][head_dim_v] elements of meta().codec.
   [[nodiscard]] const std::byte* layer_v(std::uint32_t layer) const;
+  /// Any part of a layer: [n_tokens][part_token_bytes]. Scales are aligned as floats are.
+  [[nodiscard]] const std::byte* layer_part(std::uint32_t layer, KvPart part) const;
   /// The encoded form, as written to a tier; empty for a description.
   [[nodiscard]] std::span<const std::byte> bytes() const;
   /// Recomputes the checksums over the bytes as they are in memory now. Errors: kDataLoss (a
@@ -116,7 +147,7 @@ class INFERSCALE_API Record {
   std::byte* data_ = nullptr;  // 64-byte aligned, owned
   std::size_t size_ = 0;
   std::size_t first_layer_offset_ = 0;
-  std::size_t layer_k_bytes_ = 0;
+  std::array<std::size_t, std::size(kKvParts)> part_offsets_{};  // from a layer's start
   std::size_t layer_stride_ = 0;
 };
 
@@ -133,6 +164,12 @@ class INFERSCALE_API RecordBuilder {
   [[nodiscard]] std::uint32_t n_tokens() const { return record_->n_tokens(); }
   [[nodiscard]] std::byte* layer_k(std::uint32_t layer);
   [[nodiscard]] std::byte* layer_v(std::uint32_t layer);
+  [[nodiscard]] std::byte* layer_part(std::uint32_t layer, KvPart part);
+  /// Whether every head of n_layers layers (0: up to the last) could be written in a scaled codec;
+  /// other codecs hold anything. Errors: kInvalidArgument that names the first head that is
+  /// infinite, NaN or too large: the record must not be sealed.
+  [[nodiscard]] Status check_scales(std::uint32_t first_layer = 0,
+                                    std::uint32_t n_layers = 0) const;
   /// Computes the checksums and gives the record away; the builder is empty afterwards.
   [[nodiscard]] std::shared_ptr<const Record> seal() &&;
 

@@ -185,9 +185,9 @@ Captured begin_capture(nb::handle self, nb::handle runs, std::uint64_t stream) {
 }
 
 nb::bytes first_layer_keys(Captured& self, std::size_t run) {
-  const std::vector<std::byte> keys =
+  const std::vector<float> keys =
       take(unlocked([&] { return self.store->first_layer_keys(self.pending, run); }));
-  return nb::bytes(keys.data(), keys.size());
+  return nb::bytes(keys.data(), keys.size() * sizeof(float));
 }
 
 }  // namespace
@@ -212,8 +212,8 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
           "release", [](Captured& self) { unlocked([&] { self.pending = PendingCapture(); }); },
           "Zeroes its memory, which another capture may have then. Nothing can be read any more.")
       .def("first_layer_keys", &first_layer_keys, nb::arg("run"),
-           "After `wait`: [tokens][heads][head_dim] of one run in the records' codec, without "
-           "positions.");
+           "After `wait`: [tokens][heads][head_dim] of one run as the record has it, in float32, "
+           "without positions.");
   store
       .def("attach_device", &attach_device, nb::arg("caches"), nb::kw_only(), nb::arg("gpu_budget"),
            nb::arg("pinned_budget"), nb::arg("max_load_tokens"), nb::arg("max_capture_tokens"),
@@ -223,6 +223,8 @@ void bind_device_cache(nb::module_& m, nb::class_<RankStore>& store) {
            "`device` \"cuda:N\" or \"plain\" (plain memory, for tests), addresses of the layers "
            "`k` and `v`, strides in bytes "
            "(block, row, head[, element]).")
+      .def_prop_ro("token_bytes", &RankStore::token_bytes,
+                   "Bytes of a token's keys and values in the codec of new records.")
       .def_prop_ro("device_tokens", &RankStore::device_tokens,
                    "How many tokens' records the larger of the device's tiers holds.")
       .def("load", &load, nb::arg("plans"), nb::arg("rows"), nb::arg("stream"),

@@ -31,7 +31,6 @@ struct EvalArgs {
   std::string arms = "header,header@4,window:8,window:8@4";
   std::string k = "50";
   std::string order = "best-last";
-  std::string store_type = "f16";
   std::string cache_type = "f16";
   std::string work;
   std::string out;
@@ -76,8 +75,6 @@ Status resolve(EvalArgs& args) {
   return {};
 }
 
-KvCodec codec_of(const std::string& name) { return name == "f32" ? KvCodec::kF32 : KvCodec::kF16; }
-
 /// A judge and what it asks through; empty without --judge.
 struct JudgeParts {
   std::unique_ptr<HttpClient> client;
@@ -109,19 +106,19 @@ Result<JudgeParts> make_judge(const EvalArgs& args) {
 }
 
 /// What all results depend on, besides cases, arms and k: a log is of one such thing.
-std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine) {
+std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine,
+                     KvCodec codec) {
   return fmt::format(
       "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}", set.name,
       engine.model.fingerprint.to_hex(), args.options.answer_tokens,
-      fact_order_name(args.options.order), args.options.seed, args.store_type, args.cache_type,
+      fact_order_name(args.options.order), args.options.seed, codec_name(codec), args.cache_type,
       args.options.serving_system_prompt, args.judge.model,
       args.judge.url.empty() ? "" : args.judge_prompt);
 }
 
 Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::string command) {
   INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.memory_options(ModelNeed::kRequired));
-  memory.store_codec = codec_of(args.store_type);
-  memory.cache_dtype = codec_of(args.cache_type);
+  memory.cache_dtype = codec_from_name(args.cache_type).value_or(KvCodec::kF16);
   EvalProvenance provenance;
   provenance.command = std::move(command);
   provenance.started = format_rfc3339(now_us());
@@ -138,9 +135,9 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
   const EngineInfo& engine = models->engine().info();
   provenance.model = fmt::format("{} ({})", engine.model.name, memory.model.filename().string());
   provenance.library = engine.library;
-  INFERSCALE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ResultLog> log,
-      ResultLog::open(args.options.directory / "results.jsonl", identity(args, set, engine)));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<ResultLog> log,
+                              ResultLog::open(args.options.directory / "results.jsonl",
+                                              identity(args, set, engine, memory.store_codec)));
   INFERSCALE_ASSIGN_OR_RETURN(JudgeParts judge, make_judge(args));
   Evaluation evaluation(args.options, set, memory, *models, *log, judge.function());
   const Status status = evaluation.run(shell.work_control());
@@ -188,7 +185,6 @@ void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
               "In which order the facts stand in the prompt, in every arm")
       .text("--serving-system-prompt", args->options.serving_system_prompt, "TEXT",
             "Serve behind another header than the facts are encoded behind")
-      .choice("--store-type", args->store_type, {"f16", "f32"}, "Elements of the records")
       .choice("--cache-type", args->cache_type, {"f16", "f32"}, "Elements of the engine's cache")
       .number("--compare-rows", args->options.compared_questions, 0, 10000,
               "Of each case: questions whose KV is compared with that of a joint prefill")

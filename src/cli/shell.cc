@@ -59,6 +59,7 @@ Result<MemoryOptions> Shell::resolve(ModelNeed need) const {
                               parse_size("--host-budget", options_.host_budget));
   INFERSCALE_ASSIGN_OR_RETURN(memory.disk_budget_bytes,
                               parse_size("--disk-budget", options_.disk_budget));
+  memory.store_codec = codec_from_name(options_.codec).value_or(memory.store_codec);
   memory.threads = static_cast<int>(options_.threads);
   return memory;
 }

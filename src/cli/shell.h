@@ -21,6 +21,7 @@ struct CommonOptions {
   std::string engine;   ///< empty: the embedded one
   std::string context;  ///< empty: the data directory's
   std::string top_j = "auto";
+  std::string codec = "f16";  ///< of new records
   std::string host_budget = "1GiB";
   std::string disk_budget = "8GiB";
   std::uint32_t threads = 0;

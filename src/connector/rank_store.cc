@@ -28,7 +28,7 @@ Status check_options(const RankStoreOptions& options) {
                     options.spec.shape.head_dim_k, options.spec.rope.rotary_dim));
   }
   if (codec_element_bytes(options.codec) == 0) {
-    return invalid_argument("codec must be f16, bf16 or f32");
+    return invalid_argument("codec must be f16, bf16, f32, q8 or fp8_e4m3");
   }
   if (options.threads < 1 || options.threads > WorkTeam::kMaxThreads) {
     return invalid_argument(
@@ -178,8 +178,7 @@ std::vector<Lease> RankStore::acquire_records(KvStore& store, std::span<const Lo
                                               std::span<const RecordRequest> requests) const {
   std::uint64_t bytes = 0;
   for (const LoadItem& item : items) {
-    bytes += item.tokens.size() * shape_.n_layers * (shape_.k_elements() + shape_.v_elements()) *
-             codec_element_bytes(options_.codec);
+    bytes += item.tokens.size() * token_bytes();
   }
   if (bytes < kTeamBytes) {
     return store.acquire(requests);

@@ -108,6 +108,8 @@ class RankStore {
   [[nodiscard]] Status attach_device(const DeviceFactory& factory, int device_index,
                                      std::uint64_t gpu_budget_bytes,
                                      std::uint64_t pinned_budget_bytes);
+  /// Bytes of a token's keys and values in the codec of new records.
+  [[nodiscard]] std::size_t token_bytes() const { return kv_token_bytes(shape_, options_.codec); }
   /// How many tokens' records the larger of its tiers holds; 0 without a device.
   [[nodiscard]] std::size_t device_tokens() const;
 
@@ -135,10 +137,11 @@ class RankStore {
                                                      void* stream);
 
   // After PendingCapture::wait.
-  /// The bytes of an item's keys of the first layer, [tokens][heads][head_dim] in the records'
-  /// codec, without positions. Errors: kInvalidArgument (no such item; its tokens or meta).
-  [[nodiscard]] Result<std::vector<std::byte>> first_layer_keys(PendingCapture& pending,
-                                                                std::size_t item) const;
+  /// An item's keys of the first layer as its record has them, [tokens][heads][head_dim], without
+  /// positions. Errors: kInvalidArgument (no such item; its tokens or meta; rows that a scaled
+  /// codec cannot hold).
+  [[nodiscard]] Result<std::vector<float>> first_layer_keys(PendingCapture& pending,
+                                                            std::size_t item) const;
   /// Stores an item as a record. Errors: as `capture`.
   [[nodiscard]] Status store(PendingCapture& pending, std::size_t item);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "connector/rank_store_parts.h"
+#include "kernels/transcode.h"
 
 namespace inferscale {
 
@@ -167,13 +168,10 @@ Result<RecordBuilder*> RankStore::build(PendingCapture& pending, std::size_t ite
   return &*pending.built_;
 }
 
-Result<std::vector<std::byte>> RankStore::first_layer_keys(PendingCapture& pending,
-                                                           std::size_t item) const {
+Result<std::vector<float>> RankStore::first_layer_keys(PendingCapture& pending,
+                                                       std::size_t item) const {
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder * builder, build(pending, item));
-  const std::size_t size = pending.items_[item].tokens.size() * shape_.k_elements() *
-                           codec_element_bytes(options_.codec);
-  const std::byte* keys = builder->layer_k(0);
-  return std::vector<std::byte>(keys, keys + size);
+  return layer_keys_as_floats(*builder, 0);
 }
 
 Status RankStore::store(PendingCapture& pending, std::size_t item) {

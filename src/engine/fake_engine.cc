@@ -136,6 +136,10 @@ Status FakeEngine::Run::capture(const Branch& branch, const std::vector<TokenId>
       out.records.push_back(nullptr);
       continue;
     }
+    if (!can_fake_kv(range.meta.codec)) {
+      return unsupported(std::string("the fake engine gives no records in ") +
+                         codec_name(range.meta.codec));
+    }
     const auto ids = std::span(tokens).subspan(range.begin, range.end - range.begin);
     INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(range.meta, ids));
     fill_fake_kv(ids, builder);

@@ -39,6 +39,8 @@ void store(std::byte* layer, std::size_t i, KvCodec codec, float value) {
 
 }  // namespace
 
+bool can_fake_kv(KvCodec codec) { return codec == KvCodec::kF16 || codec == KvCodec::kF32; }
+
 KvShape fake_kv_shape() { return {2, 1, kHeadDim, kHeadDim}; }
 
 void fill_fake_kv(std::span<const TokenId> tokens, RecordBuilder& builder) {
@@ -54,6 +56,9 @@ void fill_fake_kv(std::span<const TokenId> tokens, RecordBuilder& builder) {
 
 std::optional<std::size_t> find_wrong_kv(const Record& record) {
   const KvCodec codec = record.meta().codec;
+  if (!can_fake_kv(codec)) {
+    return 0;
+  }
   for (std::uint32_t layer = 0; layer < record.meta().shape.n_layers; ++layer) {
     for (std::size_t i = 0; i < record.n_tokens() * std::size_t{kHeadDim}; ++i) {
       const TokenId token = record.token_ids()[i / kHeadDim];

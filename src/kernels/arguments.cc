@@ -80,8 +80,7 @@ std::string shape_text(const KvShape& shape) {
 }  // namespace
 
 Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
-  const std::size_t element = codec_element_bytes(cache.dtype);
-  if (element == 0) {
+  if (codec_element_bytes(cache.dtype) == 0 || codec_is_scaled(cache.dtype)) {
     return invalid_argument("cache.dtype is " + text(static_cast<std::size_t>(cache.dtype)) +
                             "; known are 1 (f16), 2 (f32) and 3 (bf16)");
   }
@@ -106,7 +105,7 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
 Status check_record(const std::string& name, const RecordMeta& meta, const KvShape& cache_shape) {
   if (codec_element_bytes(meta.codec) == 0) {
     return invalid_argument(name + " has codec " + text(static_cast<std::size_t>(meta.codec)) +
-                            "; known are 1 (f16), 2 (f32) and 3 (bf16)");
+                            "; known are 1 (f16), 2 (f32), 3 (bf16), 4 (q8) and 5 (fp8_e4m3)");
   }
   if (!(meta.shape == cache_shape)) {
     return invalid_argument(name + " has shape " + shape_text(meta.shape) + "; the cache has " +

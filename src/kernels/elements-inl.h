@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/bf16.h"
 #include "kernels/f16.h"
+#include "kernels/quantized.h"
 
 // Where Highway emulates the conversions (1.0.3: x86 without F16C, its scalar targets) it truncates
 // and turns infinities and NaNs into numbers. Those targets use the conversions below instead.
@@ -64,6 +65,31 @@ struct F32 {
   }
   static HWY_INLINE void store_one(float value, std::byte* to) {
     std::memcpy(to, &value, sizeof(value));
+  }
+};
+
+/// An int8 that stands for itself times `scale`; store_quotients and store_quotient write it.
+struct Q8 {
+  static constexpr std::size_t kBytes = 1;
+  float scale = 0;
+  HWY_INLINE float load_one(const std::byte* from) const {
+    return static_cast<float>(static_cast<std::int8_t>(*from)) * scale;
+  }
+  static HWY_INLINE void store_quotient(float quotient, std::byte* to) {
+    const float whole = (quotient + kRounder) - kRounder;
+    *to = static_cast<std::byte>(static_cast<std::int8_t>(whole));
+  }
+};
+
+/// The same of an 8-bit float.
+struct E4m3 {
+  static constexpr std::size_t kBytes = 1;
+  float scale = 0;
+  HWY_INLINE float load_one(const std::byte* from) const {
+    return float_from_e4m3(static_cast<std::uint8_t>(*from)) * scale;
+  }
+  static HWY_INLINE void store_quotient(float quotient, std::byte* to) {
+    *to = static_cast<std::byte>(e4m3_from_float(quotient));
   }
 };
 
@@ -184,6 +210,59 @@ HWY_INLINE void store_lanes(F32 /* element */, DF df, hn::Vec<DF> value, std::by
   const hn::Repartition<std::uint8_t, DF> du8;
   (void)df;
   hn::StoreU(hn::BitCast(du8, value), du8, reinterpret_cast<std::uint8_t*>(to));
+}
+
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_lanes(Q8 element, DF df, const std::byte* from) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::int8_t, DF> di8;
+  const auto raw = hn::LoadU(di8, reinterpret_cast<const std::int8_t*>(from));
+  return hn::Mul(hn::ConvertTo(df, hn::PromoteTo(di, raw)), hn::Set(df, element.scale));
+}
+
+// The same steps as float_from_e4m3.
+template <class DF>
+HWY_INLINE hn::Vec<DF> load_lanes(E4m3 element, DF df, const std::byte* from) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::uint8_t, DF> du8;
+  const auto raw = hn::PromoteTo(di, hn::LoadU(du8, reinterpret_cast<const std::uint8_t*>(from)));
+  const auto magnitude = hn::And(raw, hn::Set(di, 0x7F));
+  const auto sign = hn::ShiftLeft<24>(hn::And(raw, hn::Set(di, 0x80)));
+  const auto normal = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(di, 120 << 23));
+  const auto small = hn::Mul(hn::ConvertTo(df, magnitude), hn::Set(df, 0x1p-9F));
+  const auto is_small = hn::Lt(magnitude, hn::Set(di, 8));
+  const auto bits = hn::IfThenElse(is_small, hn::BitCast(di, small), normal);
+  return hn::Mul(hn::BitCast(df, hn::Or(bits, sign)), hn::Set(df, element.scale));
+}
+
+// What a scaled codec makes of quotients of values and scale.
+template <class DF>
+HWY_INLINE void store_quotients(Q8 /* element */, DF df, hn::Vec<DF> quotient, std::byte* to) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::int8_t, DF> di8;
+  const auto rounder = hn::Set(df, kRounder);
+  const auto whole = hn::Sub(hn::Add(quotient, rounder), rounder);
+  hn::StoreU(hn::DemoteTo(di8, hn::ConvertTo(di, whole)), di8, reinterpret_cast<std::int8_t*>(to));
+}
+
+// The same steps as e4m3_from_float.
+template <class DF>
+HWY_INLINE void store_quotients(E4m3 /* element */, DF df, hn::Vec<DF> quotient, std::byte* to) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::uint8_t, DF> du8;
+  const auto bits = hn::BitCast(di, quotient);
+  const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
+  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
+  const auto rounder = hn::Set(df, kRounder);
+  const auto steps = hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 512.0F));
+  const auto small = hn::ConvertTo(di, hn::Sub(hn::Add(steps, rounder), rounder));
+  const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(di, 1));
+  const auto up = hn::Add(hn::Add(magnitude, hn::Set(di, 0x7FFFF)), odd);
+  const auto large =
+      hn::Min(hn::Sub(hn::ShiftRight<20>(up), hn::Set(di, 120 << 3)), hn::Set(di, 0x7E));
+  const auto is_small = hn::Lt(magnitude, hn::Set(di, (127 - 6) << 23));
+  const auto element = hn::Or(hn::IfThenElse(is_small, small, large), sign);
+  hn::StoreU(hn::DemoteTo(du8, element), du8, reinterpret_cast<std::uint8_t*>(to));
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -42,23 +42,27 @@ class Capturer {
       values_.append(where, first_, count_);
       rotations_.fill(0, source_.first_position + static_cast<std::uint32_t>(first_), count_);
       for (std::uint32_t layer = layers.first; layer < end; ++layer) {
-        move(true, cache_.shape.head_dim_k, keys_, cache_.k[layer], builder_.layer_k(layer));
-        move(false, cache_.shape.head_dim_v, values_, cache_.v[layer], builder_.layer_v(layer));
+        move(true, cache_.shape.head_dim_k, keys_, cache_.k[layer], layer);
+        move(false, cache_.shape.head_dim_v, values_, cache_.v[layer], layer);
       }
     }
   }
 
  private:
   void move(bool keys, std::size_t head_dim, const kernels::CacheTile& tile, const std::byte* cache,
-            std::byte* layer) {
+            std::uint32_t layer) {
     kernels::RowMove rows;
     rows.source_codec = cache_.dtype;
     rows.target_codec = builder_.meta().codec;
     rows.n_tokens = count_;
     rows.n_heads = cache_.shape.n_kv_heads;
     rows.head_dim = head_dim;
-    rows.target = kernels::packed_rows(layer, first_, rows.n_heads,
-                                       head_dim * codec_element_bytes(rows.target_codec));
+    rows.target =
+        kernels::packed_rows(keys ? builder_.layer_k(layer) : builder_.layer_v(layer), first_,
+                             rows.n_heads, head_dim * codec_element_bytes(rows.target_codec));
+    rows.target_scales = kernels::packed_scales(
+        builder_.layer_part(layer, keys ? KvPart::kKScales : KvPart::kVScales), first_,
+        rows.n_heads);
     if (tile.staged()) {
       const std::size_t head_bytes = head_dim * element_;
       for (std::size_t head = 0; head < rows.n_heads; ++head) {
@@ -108,7 +112,7 @@ Status kv_capture(const ConstCacheLayout& cache, const CaptureSource& source,
   INFERSCALE_RETURN_IF_ERROR(
       kernels::check_layers(layers, cache.shape.n_layers).with_context("kv_capture"));
   Capturer(cache, source, table, builder).run(layers);
-  return Status();
+  return builder.check_scales(layers.first, layers.count).with_context("kv_capture");
 }
 
 }  // namespace inferscale

@@ -150,11 +150,14 @@ class Composer {
   [[nodiscard]] kernels::RowMove move_of(const Part& part, const Slice& slice,
                                          std::uint32_t layer) const {
     const Record& record = *slice.item->record;
+    const std::size_t first = slice.item->first_token + slice.first;
     kernels::RowMove rows;
-    rows.source =
-        kernels::packed_rows(part.keys ? record.layer_k(layer) : record.layer_v(layer),
-                             slice.item->first_token + slice.first, cache_.shape.n_kv_heads,
-                             part.head_dim * codec_element_bytes(record.meta().codec));
+    rows.source = kernels::packed_rows(part.keys ? record.layer_k(layer) : record.layer_v(layer),
+                                       first, cache_.shape.n_kv_heads,
+                                       part.head_dim * codec_element_bytes(record.meta().codec));
+    rows.source_scales = kernels::packed_scales(
+        record.layer_part(layer, part.keys ? KvPart::kKScales : KvPart::kVScales), first,
+        cache_.shape.n_kv_heads);
     rows.source_codec = record.meta().codec;
     rows.target_codec = cache_.dtype;
     rows.n_tokens = slice.count;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "inferscale/kv_record.h"
 #include "inferscale/model_spec.h"
@@ -33,11 +34,20 @@ template <typename Byte>
   return view;
 }
 
+/// Scales of a record's layer from token `first` on; means nothing where the codec has none.
+template <typename Byte>
+[[nodiscard]] auto packed_scales(Byte* part, std::size_t first, std::size_t n_heads) {
+  using Scale = std::conditional_t<std::is_const_v<Byte>, const float, float>;
+  return reinterpret_cast<Scale*>(part) + first * n_heads;
+}
+
 /// `n_tokens` rows of `n_heads` heads of `head_dim` elements, from one place to another that does
 /// not overlap it. Nothing is checked here, and no alignment is assumed.
 struct RowMove {
   RowsView<const std::byte> source;
   RowsView<std::byte> target;
+  const float* source_scales = nullptr;  ///< [n_tokens][n_heads], of a scaled source
+  float* target_scales = nullptr;        ///< the same of the target
   KvCodec source_codec = KvCodec::kF16;
   KvCodec target_codec = KvCodec::kF16;
   std::size_t n_tokens = 0;
@@ -62,11 +72,14 @@ struct Rotation {
   const float* sin = nullptr;
 };
 
-/// Copies rows bit for bit, or converts: to f32 exactly, to f16 and bf16 to nearest even.
+/// Copies rows bit for bit, or converts: to f32 exactly, to f16 and bf16 to nearest even, to a
+/// scaled codec as kernels/quantized.h says (a head that it cannot hold gets a NaN as its scale).
+/// REQUIRES of a scaled target: head_dim <= 1024.
 void convert_rows(const RowMove& move);
 
 /// Turns the first rotary_dim elements of each head in fp32, rounding once to the target's type;
-/// the other elements are treated as by convert_rows.
+/// the other elements are treated as by convert_rows. A scaled target's head is quantised after it
+/// was turned, as a whole.
 void rotate_rows(const RowMove& move, const Rotation& rotation);
 
 /// Spreads packed tokens [n_tokens][head_dim] of one head over cells, bit for bit. Fast where the

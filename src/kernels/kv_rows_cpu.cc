@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -34,8 +35,9 @@ HWY_INLINE void copy_run(const std::byte* from, std::byte* to, std::size_t bytes
 }
 
 template <class S, class D>
-HWY_INLINE void convert_run(const std::byte* from, std::byte* to, std::size_t count) {
+HWY_INLINE void convert_run(S source, const std::byte* from, std::byte* to, std::size_t count) {
   if constexpr (std::is_same_v<S, D>) {
+    (void)source;
     copy_run(from, to, count * S::kBytes);
   } else {
     std::size_t i = 0;
@@ -43,18 +45,18 @@ HWY_INLINE void convert_run(const std::byte* from, std::byte* to, std::size_t co
     const hn::ScalableTag<float> d;
     const std::size_t lanes = hn::Lanes(d);
     for (; i + lanes <= count; i += lanes) {
-      store_lanes(D(), d, load_lanes(S(), d, from + i * S::kBytes), to + i * D::kBytes);
+      store_lanes(D(), d, load_lanes(source, d, from + i * S::kBytes), to + i * D::kBytes);
     }
 #endif
     for (; i < count; ++i) {
-      D::store_one(S::load_one(from + i * S::kBytes), to + i * D::kBytes);
+      D::store_one(source.load_one(from + i * S::kBytes), to + i * D::kBytes);
     }
   }
 }
 
 // Pair i is (i, i + n), n = rotary_dim / 2; coefficient i belongs to pair i.
 template <class S, class D>
-HWY_INLINE void rotate_halves(const std::byte* from, std::byte* to, const float* cos,
+HWY_INLINE void rotate_halves(S source, const std::byte* from, std::byte* to, const float* cos,
                               const float* sin, std::size_t rotary_dim) {
   const std::size_t n = rotary_dim / 2;
   const std::byte* from_y = from + n * S::kBytes;
@@ -64,8 +66,8 @@ HWY_INLINE void rotate_halves(const std::byte* from, std::byte* to, const float*
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   for (; i + lanes <= n; i += lanes) {
-    const auto x = load_lanes(S(), d, from + i * S::kBytes);
-    const auto y = load_lanes(S(), d, from_y + i * S::kBytes);
+    const auto x = load_lanes(source, d, from + i * S::kBytes);
+    const auto y = load_lanes(source, d, from_y + i * S::kBytes);
     const auto c = hn::LoadU(d, cos + i);
     const auto s = hn::LoadU(d, sin + i);
     store_lanes(D(), d, hn::NegMulAdd(y, s, hn::Mul(x, c)), to + i * D::kBytes);
@@ -73,8 +75,8 @@ HWY_INLINE void rotate_halves(const std::byte* from, std::byte* to, const float*
   }
 #endif
   for (; i < n; ++i) {
-    const float x = S::load_one(from + i * S::kBytes);
-    const float y = S::load_one(from_y + i * S::kBytes);
+    const float x = source.load_one(from + i * S::kBytes);
+    const float y = source.load_one(from_y + i * S::kBytes);
     D::store_one(x * cos[i] - y * sin[i], to + i * D::kBytes);
     D::store_one(y * cos[i] + x * sin[i], to_y + i * D::kBytes);
   }
@@ -83,81 +85,167 @@ HWY_INLINE void rotate_halves(const std::byte* from, std::byte* to, const float*
 // Pair i is (2i, 2i + 1). The coefficients are laid out per element, cos as (c, c) and sin as
 // (-s, s): then a rotation is v * cos + swapped(v) * sin, without taking pairs apart.
 template <class S, class D>
-HWY_INLINE void rotate_adjacent(const std::byte* from, std::byte* to, const float* cos,
+HWY_INLINE void rotate_adjacent(S source, const std::byte* from, std::byte* to, const float* cos,
                                 const float* sin, std::size_t rotary_dim) {
   std::size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   for (; i + lanes <= rotary_dim; i += lanes) {
-    const auto v = load_lanes(S(), d, from + i * S::kBytes);
+    const auto v = load_lanes(source, d, from + i * S::kBytes);
     const auto c = hn::LoadU(d, cos + i);
     const auto s = hn::LoadU(d, sin + i);
     store_lanes(D(), d, hn::MulAdd(hn::Reverse2(d, v), s, hn::Mul(v, c)), to + i * D::kBytes);
   }
 #endif
   for (; i < rotary_dim; i += 2) {
-    const float x = S::load_one(from + i * S::kBytes);
-    const float y = S::load_one(from + (i + 1) * S::kBytes);
+    const float x = source.load_one(from + i * S::kBytes);
+    const float y = source.load_one(from + (i + 1) * S::kBytes);
     D::store_one(x * cos[i] + y * sin[i], to + i * D::kBytes);
     D::store_one(y * cos[i + 1] + x * sin[i + 1], to + (i + 1) * D::kBytes);
   }
 }
 
-template <class S, class D>
-void convert_rows_of(const RowMove& move) {
+HWY_INLINE std::uint32_t magnitude_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits & 0x7FFFFFFFU;
+}
+
+// The bits of the largest magnitude; a NaN's are larger than an infinity's, and those than all.
+HWY_INLINE std::uint32_t largest_magnitude(const float* row, std::size_t count) {
+  std::uint32_t largest = 0;
+  std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<std::int32_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto mask = hn::Set(d, 0x7FFFFFFF);
+  auto most = hn::Zero(d);
+  for (; i + lanes <= count; i += lanes) {
+    const auto bits = hn::LoadU(d, reinterpret_cast<const std::int32_t*>(row + i));
+    most = hn::Max(most, hn::And(bits, mask));
+  }
+  largest = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, most)));
+#endif
+  for (; i < count; ++i) {
+    largest = std::max(largest, magnitude_bits(row[i]));
+  }
+  return largest;
+}
+
+// A quotient is rounded twice, by the division and to an element; neither can be fused with another
+// operation, so every target and the device get the same elements.
+template <class Q>
+HWY_INLINE void quantise_as(const float* row, std::byte* to, std::size_t count, float scale) {
+  std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto by = hn::Set(d, scale);
+  for (; i + lanes <= count; i += lanes) {
+    store_quotients(Q(), d, hn::Div(hn::LoadU(d, row + i), by), to + i);
+  }
+#endif
+  for (; i < count; ++i) {
+    Q::store_quotient(row[i] / scale, to + i);
+  }
+}
+
+HWY_INLINE void quantise_run(KvCodec codec, const float* row, std::byte* to, std::size_t count,
+                             float* scale) {
+  *scale = head_scale(largest_magnitude(row, count), largest_element(codec));
+  if (!(*scale > 0)) {
+    std::memset(to, 0, count);
+  } else if (codec == KvCodec::kQ8) {
+    quantise_as<Q8>(row, to, count, *scale);
+  } else {
+    quantise_as<E4m3>(row, to, count, *scale);
+  }
+}
+
+constexpr std::size_t kMaxHead = 1024;  // elements, as KvShape's
+
+// Calls `visit` with the source's element and both places of every head. The target of a scaled
+// move is a row of floats, which is quantised afterwards.
+template <class S, class Visit>
+HWY_INLINE void for_heads(const RowMove& move, const Visit& visit) {
+  HWY_ALIGN float row[kMaxHead];
+  const bool quantised = codec_is_scaled(move.target_codec);
+  S source;
   for (std::size_t t = 0; t < move.n_tokens; ++t) {
     const std::byte* from = move.source.token(t);
     std::byte* to = move.target.token(t);
     for (std::size_t h = 0; h < move.n_heads; ++h) {
-      convert_run<S, D>(from, to, move.head_dim);
+      const std::size_t head = t * move.n_heads + h;
+      if constexpr (std::is_same_v<S, Q8> || std::is_same_v<S, E4m3>) {
+        source.scale = move.source_scales[head];
+      }
+      if (quantised) {
+        visit(source, t, from, reinterpret_cast<std::byte*>(row));
+        quantise_run(move.target_codec, row, to, move.head_dim, move.target_scales + head);
+      } else {
+        visit(source, t, from, to);
+      }
       from += move.source.head_stride;
       to += move.target.head_stride;
     }
   }
+}
+
+template <class S, class D>
+void convert_rows_of(const RowMove& move) {
+  for_heads<S>(move, [&](S source, std::size_t /*t*/, const std::byte* from, std::byte* to)
+                         HWY_ATTR { convert_run<S, D>(source, from, to, move.head_dim); });
 }
 
 template <class S, class D, bool kAdjacent>
 void rotate_rows_of(const RowMove& move, const Rotation& rotation) {
   const std::size_t rotary_dim = rotation.rotary_dim;
   const std::size_t rest = move.head_dim - rotary_dim;
-  for (std::size_t t = 0; t < move.n_tokens; ++t) {
-    const std::byte* from = move.source.token(t);
-    std::byte* to = move.target.token(t);
+  for_heads<S>(move, [&](S source, std::size_t t, const std::byte* from, std::byte* to) HWY_ATTR {
     const float* cos = rotation.cos + t * rotation.stride;
     const float* sin = rotation.sin + t * rotation.stride;
-    for (std::size_t h = 0; h < move.n_heads; ++h) {
-      if constexpr (kAdjacent) {
-        rotate_adjacent<S, D>(from, to, cos, sin, rotary_dim);
-      } else {
-        rotate_halves<S, D>(from, to, cos, sin, rotary_dim);
-      }
-      if (rest > 0) {
-        convert_run<S, D>(from + rotary_dim * S::kBytes, to + rotary_dim * D::kBytes, rest);
-      }
-      from += move.source.head_stride;
-      to += move.target.head_stride;
+    if constexpr (kAdjacent) {
+      rotate_adjacent<S, D>(source, from, to, cos, sin, rotary_dim);
+    } else {
+      rotate_halves<S, D>(source, from, to, cos, sin, rotary_dim);
     }
-  }
+    if (rest > 0) {
+      convert_run<S, D>(source, from + rotary_dim * S::kBytes, to + rotary_dim * D::kBytes, rest);
+    }
+  });
 }
 
 template <class Visit>
-void with_element(KvCodec codec, const Visit& visit) {
+void with_target(KvCodec codec, const Visit& visit) {
   switch (codec) {
     case KvCodec::kF16:
       return visit(F16());
-    case KvCodec::kF32:
-      return visit(F32());
     case KvCodec::kBf16:
       return visit(Bf16());
+    case KvCodec::kF32:
+    case KvCodec::kQ8:
+    case KvCodec::kFp8E4m3:  // by way of floats
+      return visit(F32());
   }
 }
 
-// Calls `visit` with the two element types.
+// Calls `visit` with the two element types; a scaled target's is F32.
 template <class Visit>
 void with_elements(const RowMove& move, const Visit& visit) {
-  with_element(move.source_codec, [&](auto source) {
-    with_element(move.target_codec, [&](auto target) { visit(source, target); });
+  with_target(move.target_codec, [&](auto target) {
+    switch (move.source_codec) {
+      case KvCodec::kF16:
+        return visit(F16(), target);
+      case KvCodec::kF32:
+        return visit(F32(), target);
+      case KvCodec::kBf16:
+        return visit(Bf16(), target);
+      case KvCodec::kQ8:
+        return visit(Q8(), target);
+      case KvCodec::kFp8E4m3:
+        return visit(E4m3(), target);
+    }
   });
 }
 
@@ -193,6 +281,9 @@ HWY_EXPORT(rotate_rows_target);
 // Joins heads that follow one another on both sides, then rows that do, so that an unpadded layout
 // is moved in one run.
 RowMove joined(RowMove move) {
+  if (codec_is_scaled(move.source_codec) || codec_is_scaled(move.target_codec)) {
+    return move;  // heads have scales of their own
+  }
   const std::size_t source_bytes = codec_element_bytes(move.source_codec);
   const std::size_t target_bytes = codec_element_bytes(move.target_codec);
   const bool heads_follow = move.source.head_stride == move.head_dim * source_bytes &&

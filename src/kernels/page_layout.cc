@@ -57,28 +57,29 @@ Status check_paged_record(const PageLayout& layout, const Record& record) {
 void record_to_page(const PageLayout& layout, const Record& record, std::size_t index,
                     std::span<std::byte> page) {
   const TokenRange tokens = tokens_of_page(layout, record.n_tokens(), index);
-  const std::size_t k_token = layout.k_token_bytes();
-  const std::size_t v_token = layout.v_token_bytes();
   for (std::uint32_t layer = 0; layer < layout.shape.n_layers; ++layer) {
-    const std::size_t k_at = layout.k_offset(layer);
-    const std::size_t v_at = layout.v_offset(layer);
-    copy_part(page.data() + k_at, v_at - k_at, record.layer_k(layer) + tokens.first * k_token,
-              tokens.count * k_token);
-    copy_part(page.data() + v_at, layout.k_offset(layer + 1) - v_at,
-              record.layer_v(layer) + tokens.first * v_token, tokens.count * v_token);
+    for (std::size_t i = 0; i < std::size(kKvParts); ++i) {
+      const KvPart part = kKvParts[i];
+      const std::size_t token = layout.part_bytes(part);
+      const std::size_t at = layout.part_offset(layer, part);
+      const std::size_t end = i + 1 < std::size(kKvParts)
+                                  ? layout.part_offset(layer, kKvParts[i + 1])
+                                  : layout.k_offset(layer + 1);
+      copy_part(page.data() + at, end - at, record.layer_part(layer, part) + tokens.first * token,
+                tokens.count * token);
+    }
   }
 }
 
 void page_to_record(const PageLayout& layout, std::span<const std::byte> page, std::size_t index,
                     RecordBuilder& builder) {
   const TokenRange tokens = tokens_of_page(layout, builder.n_tokens(), index);
-  const std::size_t k_token = layout.k_token_bytes();
-  const std::size_t v_token = layout.v_token_bytes();
   for (std::uint32_t layer = 0; layer < layout.shape.n_layers; ++layer) {
-    std::memcpy(builder.layer_k(layer) + tokens.first * k_token,
-                page.data() + layout.k_offset(layer), tokens.count * k_token);
-    std::memcpy(builder.layer_v(layer) + tokens.first * v_token,
-                page.data() + layout.v_offset(layer), tokens.count * v_token);
+    for (const KvPart part : kKvParts) {
+      const std::size_t token = layout.part_bytes(part);
+      std::memcpy(builder.layer_part(layer, part) + tokens.first * token,
+                  page.data() + layout.part_offset(layer, part), tokens.count * token);
+    }
   }
 }
 

@@ -12,10 +12,11 @@ namespace inferscale {
 
 /// How a record lies in pages. Page p holds tokens p * tokens_per_page and on, in all layers. Per
 /// layer, in the order of the layers: K [tokens_per_page][heads][head_dim_k], then V
-/// [tokens_per_page][heads][head_dim_v], elements of `codec`; every K and every V part starts at a
-/// multiple of kPartAlignment bytes from the page's start. What lies between the parts, and the
-/// places of tokens that the record does not have, are zero bytes. Keys have no position. A value
-/// type; pure arithmetic. (A codec with scales would have them in a part of its own behind V.)
+/// [tokens_per_page][heads][head_dim_v], elements of `codec`; then, of a scaled codec, the scales
+/// of K and those of V [tokens_per_page][heads]. K, V and the scales each start at a multiple of
+/// kPartAlignment bytes from the page's start, the scales of V right behind those of K. What lies
+/// between the parts, and the places of tokens that the record does not have, are zero bytes. Keys
+/// have no position. A value type; pure arithmetic.
 struct PageLayout {
   static constexpr std::size_t kPartAlignment = 64;
   static constexpr std::uint32_t kMaxTokensPerPage = 256;
@@ -30,20 +31,36 @@ struct PageLayout {
   /// REQUIRES that it is ok; then nothing overflows.
   [[nodiscard]] Status validate() const;
 
-  [[nodiscard]] std::size_t k_token_bytes() const {
-    return shape.k_elements() * codec_element_bytes(codec);
+  /// Of a token, in one layer.
+  [[nodiscard]] std::size_t part_bytes(KvPart part) const {
+    return part_token_bytes(shape, codec, part);
   }
-  [[nodiscard]] std::size_t v_token_bytes() const {
-    return shape.v_elements() * codec_element_bytes(codec);
-  }
+  [[nodiscard]] std::size_t k_token_bytes() const { return part_bytes(KvPart::kK); }
+  [[nodiscard]] std::size_t v_token_bytes() const { return part_bytes(KvPart::kV); }
   /// From one layer's K to the next layer's.
   [[nodiscard]] std::size_t layer_bytes() const {
-    return aligned(tokens_per_page * k_token_bytes()) + aligned(tokens_per_page * v_token_bytes());
+    return part_offset(0, KvPart::kKScales) +
+           aligned(tokens_per_page * (part_bytes(KvPart::kKScales) + part_bytes(KvPart::kVScales)));
   }
-  /// From the page's start to the K or V of its first token in `layer`.
-  [[nodiscard]] std::size_t k_offset(std::uint32_t layer) const { return layer * layer_bytes(); }
+  /// From the page's start to a part of its first token in `layer`.
+  [[nodiscard]] std::size_t part_offset(std::uint32_t layer, KvPart part) const {
+    std::size_t offset = layer == 0 ? 0 : layer * layer_bytes();
+    if (part != KvPart::kK) {
+      offset += aligned(tokens_per_page * k_token_bytes());
+    }
+    if (part == KvPart::kKScales || part == KvPart::kVScales) {
+      offset += aligned(tokens_per_page * v_token_bytes());
+    }
+    if (part == KvPart::kVScales) {
+      offset += tokens_per_page * part_bytes(KvPart::kKScales);
+    }
+    return offset;
+  }
+  [[nodiscard]] std::size_t k_offset(std::uint32_t layer) const {
+    return part_offset(layer, KvPart::kK);
+  }
   [[nodiscard]] std::size_t v_offset(std::uint32_t layer) const {
-    return k_offset(layer) + aligned(tokens_per_page * k_token_bytes());
+    return part_offset(layer, KvPart::kV);
   }
   /// A multiple of kPartAlignment.
   [[nodiscard]] std::size_t page_bytes() const { return shape.n_layers * layer_bytes(); }

@@ -63,7 +63,7 @@ class CaptureBatch {
   [[nodiscard]] virtual Status wait() = 0;
   /// Fills the layers of `builder` with run number `run`: what kv_capture gives. REQUIRES: `wait`
   /// returned ok. Errors: kInvalidArgument (no such run; another number of tokens, shape or codec
-  /// than it was captured with).
+  /// than it was captured with; rows that a scaled codec cannot hold).
   [[nodiscard]] virtual Status read(std::size_t run, RecordBuilder& builder) = 0;
 };
 

@@ -22,17 +22,16 @@ Result<std::shared_ptr<const Record>> gather(const PagedItem& item, const PageLa
   const std::vector<TokenId> unnamed(item.n_tokens);
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder,
                               RecordBuilder::create(meta_of(pages), unnamed));
-  const std::size_t k_bytes = pages.k_token_bytes();
-  const std::size_t v_bytes = pages.v_token_bytes();
   for (std::uint32_t layer = 0; layer < pages.shape.n_layers; ++layer) {
     for (std::size_t i = 0; i < item.n_tokens; ++i) {
       const std::size_t token = item.first_token + i;
       const std::byte* page = item.pages[token / pages.tokens_per_page];
       const std::size_t in_page = token % pages.tokens_per_page;
-      std::memcpy(builder.layer_k(layer) + i * k_bytes,
-                  page + pages.k_offset(layer) + in_page * k_bytes, k_bytes);
-      std::memcpy(builder.layer_v(layer) + i * v_bytes,
-                  page + pages.v_offset(layer) + in_page * v_bytes, v_bytes);
+      for (const KvPart part : kKvParts) {
+        const std::size_t bytes = pages.part_bytes(part);
+        std::memcpy(builder.layer_part(layer, part) + i * bytes,
+                    page + pages.part_offset(layer, part) + in_page * bytes, bytes);
+      }
     }
   }
   return std::move(builder).seal();
@@ -65,9 +64,15 @@ class CpuComposer final : public PagedComposer {
   const PagedCache where_;
 };
 
+/// A run, and whether its rows could be stored: as on a device, that is known when it is read.
+struct CapturedRun {
+  RecordBuilder builder;
+  Status status;
+};
+
 class CpuBatch final : public CaptureBatch {
  public:
-  explicit CpuBatch(std::vector<RecordBuilder> runs) : runs_(std::move(runs)) {}
+  explicit CpuBatch(std::vector<CapturedRun> runs) : runs_(std::move(runs)) {}
 
   Status wait() override { return Status(); }
   Status read(std::size_t run, RecordBuilder& builder) override {
@@ -75,25 +80,25 @@ class CpuBatch final : public CaptureBatch {
       return invalid_argument("run " + std::to_string(run) + " of " + std::to_string(runs_.size()) +
                               ", counted from 0");
     }
-    RecordBuilder& from = runs_[run];
+    RecordBuilder& from = runs_[run].builder;
     const RecordMeta& meta = from.meta();
     if (!(builder.meta().shape == meta.shape) || builder.meta().codec != meta.codec ||
         builder.n_tokens() != from.n_tokens()) {
       return invalid_argument(
           "builder: another shape, codec or number of tokens than was captured");
     }
-    const std::size_t element = codec_element_bytes(meta.codec);
+    INFERSCALE_RETURN_IF_ERROR(runs_[run].status);
     for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
-      std::memcpy(builder.layer_k(layer), from.layer_k(layer),
-                  from.n_tokens() * meta.shape.k_elements() * element);
-      std::memcpy(builder.layer_v(layer), from.layer_v(layer),
-                  from.n_tokens() * meta.shape.v_elements() * element);
+      for (const KvPart part : kKvParts) {
+        std::memcpy(builder.layer_part(layer, part), from.layer_part(layer, part),
+                    from.n_tokens() * part_token_bytes(meta.shape, meta.codec, part));
+      }
     }
     return Status();
   }
 
  private:
-  std::vector<RecordBuilder> runs_;
+  std::vector<CapturedRun> runs_;
 };
 
 class CpuCapturer final : public PagedCapturer {
@@ -104,16 +109,15 @@ class CpuCapturer final : public PagedCapturer {
                                                 void* /*stream*/) override {
     INFERSCALE_RETURN_IF_ERROR(check_capture_runs(runs, where_).with_context("capture"));
     const RecordMeta meta = meta_of(where_.pages);
-    std::vector<RecordBuilder> captured;
+    std::vector<CapturedRun> captured;
     for (const CaptureRun& run : runs) {
       const std::vector<TokenId> unnamed(run.rows.size());
       INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta, unnamed));
       CaptureSource source;
       source.first_position = run.first_position;
       source.rows = run.rows;
-      INFERSCALE_RETURN_IF_ERROR(
-          kv_capture(kernels::as_const(where_.cache), source, *where_.table, builder));
-      captured.push_back(std::move(builder));
+      Status status = kv_capture(kernels::as_const(where_.cache), source, *where_.table, builder);
+      captured.push_back({std::move(builder), std::move(status)});
     }
     return std::unique_ptr<CaptureBatch>(std::make_unique<CpuBatch>(std::move(captured)));
   }

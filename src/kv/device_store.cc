@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/transcode.h"
+
 namespace inferscale {
 namespace {
 
@@ -189,10 +191,16 @@ void DeviceStore::move_up(const PageLease& pinned) {
   note_evicted(evicted);
 }
 
+// Records of another codec are there where a data directory is used with another than before.
 Status DeviceStore::put_into(PageTier& tier, const RecordKey& key, const Record& record,
                              PageTier::Room room) {
+  const KvCodec codec = tier.layout().codec;
+  std::shared_ptr<const Record> transcoded;
+  if (record.has_payload() && record.meta().codec != codec) {
+    INFERSCALE_ASSIGN_OR_RETURN(transcoded, transcode_record(record, codec));
+  }
   std::vector<RecordKey> evicted;
-  Status status = tier.put(key, record, room, &evicted);
+  Status status = tier.put(key, transcoded != nullptr ? *transcoded : record, room, &evicted);
   if (&tier == gpu_.get()) {
     note_evicted(evicted);
   }

@@ -52,8 +52,9 @@ class DeviceStore final : public KvStore {
       std::unique_ptr<KvStore> below, std::shared_ptr<DeviceBackend> device);
 
   /// One lease per request, in order; a miss carries its reason: those of KvStore::acquire,
-  /// kNoDeviceRoom (it is in the store, and no tier has room), kDeviceFailed, and kWrongModel also
-  /// for a record of another codec than the pages'.
+  /// kNoDeviceRoom (it is in the store, and no tier has room), kDeviceFailed. A record of another
+  /// codec than the pages' is transcoded whenever it comes up; kWrongModel also for one that their
+  /// codec cannot hold.
   [[nodiscard]] std::vector<PageLease> acquire_pages(std::span<const RecordRequest> requests);
   [[nodiscard]] std::shared_ptr<DeviceStreams> streams() const { return streams_; }
   [[nodiscard]] DeviceBackend& device() const { return *device_; }

@@ -6,10 +6,12 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/hash.h"
 #include "inferscale/kv_record.h"
+#include "kernels/quantized.h"
 #include "kv/record_format.h"
 #include "kv/record_header.h"
 
@@ -38,10 +40,54 @@ bool padding_is_zero(std::span<const std::byte> bytes, const RecordHeader& heade
   if (!all_zero(bytes.subspan(tokens_end, layout.first_layer_offset - tokens_end))) {
     return false;
   }
-  const std::uint64_t used = layout.layer_k_bytes + layout.layer_v_bytes;
   for (std::uint64_t layer = 0; layer < header.meta.shape.n_layers; ++layer) {
     const std::uint64_t start = layout.first_layer_offset + layer * layout.layer_stride;
+    std::uint64_t used = 0;
+    for (std::size_t i = 0; i < std::size(kKvParts); ++i) {
+      if (!all_zero(bytes.subspan(start + used, layout.part_offsets[i] - used))) {
+        return false;
+      }
+      used = layout.part_offsets[i] + layout.part_bytes[i];
+    }
     if (!all_zero(bytes.subspan(start + used, layout.layer_stride - used))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The first float that is no scale, counted from the part's first.
+std::optional<std::size_t> find_bad_scale(KvCodec codec, std::span<const std::byte> part) {
+  for (std::size_t i = 0; i < part.size() / sizeof(float); ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, part.data() + i * sizeof(bits), sizeof(bits));
+    if (!kernels::is_scale(codec, bits)) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+bool has_nan_elements(KvCodec codec, std::span<const std::byte> part) {
+  return codec == KvCodec::kFp8E4m3 && !part.empty() &&
+         (std::memchr(part.data(), 0x7F, part.size()) != nullptr ||
+          std::memchr(part.data(), 0xFF, part.size()) != nullptr);
+}
+
+/// Whether no scale and no element can spoil a head.
+bool scales_are_sound(std::span<const std::byte> bytes, const RecordHeader& header) {
+  const RecordLayout layout = record_layout(header.meta, header.n_tokens);
+  for (std::uint64_t layer = 0; layer < header.meta.shape.n_layers; ++layer) {
+    const std::uint64_t start = layout.first_layer_offset + layer * layout.layer_stride;
+    const auto part_of = [&](KvPart part) {
+      const auto i = static_cast<std::size_t>(part);
+      return bytes.subspan(start + layout.part_offsets[i], layout.part_bytes[i]);
+    };
+    const KvCodec codec = header.meta.codec;
+    if (find_bad_scale(codec, part_of(KvPart::kKScales)) ||
+        find_bad_scale(codec, part_of(KvPart::kVScales)) ||
+        has_nan_elements(codec, part_of(KvPart::kK)) ||
+        has_nan_elements(codec, part_of(KvPart::kV))) {
       return false;
     }
   }
@@ -68,6 +114,9 @@ Result<RecordHeader> check_record(std::span<const std::byte> bytes) {
   if (!padding_is_zero(bytes, *header)) {
     return data_loss("record padding: not zero");
   }
+  if (codec_is_scaled(header->meta.codec) && !scales_are_sound(bytes, *header)) {
+    return data_loss("record scales or elements: not finite or out of range");
+  }
   return header;
 }
 
@@ -85,6 +134,12 @@ Status check_contents(const RecordMeta& meta, std::span<const TokenId> token_ids
 
 std::span<const std::byte> token_bytes(std::span<const std::byte> record, std::size_t n_tokens) {
   return record.subspan(format::kHeaderBytes, n_tokens * 4);
+}
+
+std::array<std::size_t, std::size(kKvParts)> part_offsets_of(const RecordLayout& layout) {
+  std::array<std::size_t, std::size(kKvParts)> offsets{};
+  std::copy(layout.part_offsets.begin(), layout.part_offsets.end(), offsets.begin());
+  return offsets;
 }
 
 }  // namespace
@@ -116,7 +171,7 @@ Result<std::shared_ptr<const Record>> Record::read(
     const RecordLayout layout = record_layout(header.meta, header.n_tokens);
     record->meta_ = header.meta;
     record->first_layer_offset_ = layout.first_layer_offset;
-    record->layer_k_bytes_ = layout.layer_k_bytes;
+    record->part_offsets_ = part_offsets_of(layout);
     record->layer_stride_ = layout.layer_stride;
     record->token_ids_.resize(header.n_tokens);
     const auto tokens = token_bytes(record->bytes(), header.n_tokens);
@@ -140,14 +195,19 @@ Result<std::shared_ptr<const Record>> Record::describe(const RecordMeta& meta,
   }
 }
 
-const std::byte* Record::layer_k(std::uint32_t layer) const {
+const std::byte* Record::layer_part(std::uint32_t layer, KvPart part) const {
   assert(has_payload());
   assert(layer < meta_.shape.n_layers);
-  return data_ + first_layer_offset_ + layer * layer_stride_;
+  return data_ + first_layer_offset_ + layer * layer_stride_ +
+         part_offsets_[static_cast<std::size_t>(part)];
+}
+
+const std::byte* Record::layer_k(std::uint32_t layer) const {
+  return layer_part(layer, KvPart::kK);
 }
 
 const std::byte* Record::layer_v(std::uint32_t layer) const {
-  return layer_k(layer) + layer_k_bytes_;
+  return layer_part(layer, KvPart::kV);
 }
 
 std::span<const std::byte> Record::bytes() const { return {data_, size_}; }
@@ -198,7 +258,7 @@ Result<RecordBuilder> RecordBuilder::create(const RecordMeta& meta,
     }
     record.size_ = layout.total_bytes;
     record.first_layer_offset_ = layout.first_layer_offset;
-    record.layer_k_bytes_ = layout.layer_k_bytes;
+    record.part_offsets_ = part_offsets_of(layout);
     record.layer_stride_ = layout.layer_stride;
     std::memset(record.data_, 0, record.size_);  // padding, and layers that are never filled
     std::memcpy(record.data_ + format::kHeaderBytes, token_ids.data(), token_ids.size_bytes());
@@ -208,12 +268,29 @@ Result<RecordBuilder> RecordBuilder::create(const RecordMeta& meta,
   }
 }
 
-std::byte* RecordBuilder::layer_k(std::uint32_t layer) {
-  return const_cast<std::byte*>(record_->layer_k(layer));
+std::byte* RecordBuilder::layer_part(std::uint32_t layer, KvPart part) {
+  return const_cast<std::byte*>(record_->layer_part(layer, part));
 }
 
-std::byte* RecordBuilder::layer_v(std::uint32_t layer) {
-  return const_cast<std::byte*>(record_->layer_v(layer));
+std::byte* RecordBuilder::layer_k(std::uint32_t layer) { return layer_part(layer, KvPart::kK); }
+
+std::byte* RecordBuilder::layer_v(std::uint32_t layer) { return layer_part(layer, KvPart::kV); }
+
+Status RecordBuilder::check_scales(std::uint32_t first_layer, std::uint32_t n_layers) const {
+  const RecordMeta& meta = record_->meta_;
+  const std::uint32_t end = n_layers == 0 ? meta.shape.n_layers : first_layer + n_layers;
+  for (std::uint32_t layer = first_layer; layer < end; ++layer) {
+    for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
+      const std::size_t size = n_tokens() * part_token_bytes(meta.shape, meta.codec, part);
+      if (const auto bad = find_bad_scale(meta.codec, {record_->layer_part(layer, part), size})) {
+        return invalid_argument(fmt::format(
+            "{} of layer {}, token {}, head {}: infinite, NaN or too large, which {} cannot hold",
+            part == KvPart::kKScales ? "key" : "value", layer, *bad / meta.shape.n_kv_heads,
+            *bad % meta.shape.n_kv_heads, codec_name(meta.codec)));
+      }
+    }
+  }
+  return Status();
 }
 
 std::shared_ptr<const Record> RecordBuilder::seal() && {

@@ -32,6 +32,7 @@ inline constexpr std::size_t kHeaderChecksumAt = 136;  // over the header's byte
 inline constexpr std::size_t kHeaderBytes = 152;
 
 inline constexpr std::size_t kLayerAlignment = 64;
+inline constexpr std::size_t kScalesAlignment = 16;  // of a layer's scales, from its start
 inline constexpr std::uint32_t kMaxTokens = 1U << 20;
 inline constexpr std::uint32_t kMaxShards = 1024;
 inline constexpr std::uint64_t kMaxRecordBytes = 1ULL << 40;

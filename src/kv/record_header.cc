@@ -14,8 +14,8 @@ namespace {
 
 namespace format = record_format;
 
-std::uint64_t align_up(std::uint64_t size) {
-  return (size + format::kLayerAlignment - 1) / format::kLayerAlignment * format::kLayerAlignment;
+std::uint64_t align_up(std::uint64_t size, std::uint64_t alignment = format::kLayerAlignment) {
+  return (size + alignment - 1) / alignment * alignment;
 }
 
 bool known_codec(std::uint32_t value) {
@@ -51,7 +51,9 @@ Status check_envelope(std::span<const std::byte> bytes) {
 Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
   if (!known_codec(static_cast<std::uint32_t>(meta.codec))) {
     return invalid_argument(
-        fmt::format("codec: {} is not one of f16 (1), f32 (2)", static_cast<unsigned>(meta.codec)));
+        fmt::format("codec: {} is not one of f16 (1), f32 (2), bf16 (3), q8 (4), "
+                    "fp8_e4m3 (5)",
+                    static_cast<unsigned>(meta.codec)));
   }
   if (!known_context_kind(static_cast<std::uint32_t>(meta.context_kind))) {
     return invalid_argument(fmt::format("context kind: {} is not within 0..7",
@@ -77,12 +79,18 @@ Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
 RecordLayout record_layout(const RecordMeta& meta, std::uint32_t n_tokens) {
   // The largest legal record has 2^20 tokens of 2^10 heads of 2^10 f32 elements, twice, in 2^10
   // layers: 2^53 bytes.
-  const std::uint64_t element = codec_element_bytes(meta.codec);
   RecordLayout layout;
   layout.first_layer_offset = align_up(format::kHeaderBytes + std::uint64_t{n_tokens} * 4);
-  layout.layer_k_bytes = n_tokens * element * meta.shape.k_elements();
-  layout.layer_v_bytes = n_tokens * element * meta.shape.v_elements();
-  layout.layer_stride = align_up(layout.layer_k_bytes + layout.layer_v_bytes);
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < std::size(kKvParts); ++i) {
+    layout.part_bytes[i] = n_tokens * part_token_bytes(meta.shape, meta.codec, kKvParts[i]);
+    if (kKvParts[i] == KvPart::kKScales && layout.part_bytes[i] > 0) {
+      end = align_up(end, format::kScalesAlignment);
+    }
+    layout.part_offsets[i] = end;
+    end += layout.part_bytes[i];
+  }
+  layout.layer_stride = align_up(end);
   layout.payload_bytes = meta.shape.n_layers * layout.layer_stride;
   layout.total_bytes = layout.first_layer_offset + layout.payload_bytes;
   return layout;

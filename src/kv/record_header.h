@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "inferscale/kv_record.h"
@@ -12,9 +14,9 @@ namespace inferscale {
 /// Where the parts of a record lie, in bytes; follows from shape, codec and number of tokens.
 struct RecordLayout {
   std::uint64_t first_layer_offset = 0;
-  std::uint64_t layer_k_bytes = 0;
-  std::uint64_t layer_v_bytes = 0;
-  std::uint64_t layer_stride = 0;  ///< K, V and padding
+  std::array<std::uint64_t, std::size(kKvParts)> part_offsets{};  ///< from a layer's start
+  std::array<std::uint64_t, std::size(kKvParts)> part_bytes{};
+  std::uint64_t layer_stride = 0;  ///< all parts and padding
   std::uint64_t payload_bytes = 0;
   std::uint64_t total_bytes = 0;
 };

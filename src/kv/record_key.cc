@@ -11,9 +11,14 @@ std::size_t codec_element_bytes(KvCodec codec) {
       return 2;
     case KvCodec::kF32:
       return 4;
+    case KvCodec::kQ8:
+    case KvCodec::kFp8E4m3:
+      return 1;
   }
   return 0;
 }
+
+bool codec_is_scaled(KvCodec codec) { return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3; }
 
 const char* codec_name(KvCodec codec) {
   switch (codec) {
@@ -23,17 +28,43 @@ const char* codec_name(KvCodec codec) {
       return "f32";
     case KvCodec::kBf16:
       return "bf16";
+    case KvCodec::kQ8:
+      return "q8";
+    case KvCodec::kFp8E4m3:
+      return "fp8_e4m3";
   }
   return "?";
 }
 
 std::optional<KvCodec> codec_from_name(std::string_view name) {
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+  for (const KvCodec codec :
+       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     if (name == codec_name(codec)) {
       return codec;
     }
   }
   return std::nullopt;
+}
+
+std::size_t part_token_bytes(const KvShape& shape, KvCodec codec, KvPart part) {
+  switch (part) {
+    case KvPart::kK:
+      return shape.k_elements() * codec_element_bytes(codec);
+    case KvPart::kV:
+      return shape.v_elements() * codec_element_bytes(codec);
+    case KvPart::kKScales:
+    case KvPart::kVScales:
+      return codec_is_scaled(codec) ? shape.n_kv_heads * sizeof(float) : 0;
+  }
+  return 0;
+}
+
+std::size_t kv_token_bytes(const KvShape& shape, KvCodec codec) {
+  std::size_t bytes = 0;
+  for (const KvPart part : kKvParts) {
+    bytes += part_token_bytes(shape, codec, part);
+  }
+  return shape.n_layers * bytes;
 }
 
 const char* context_kind_name(ContextKind kind) {

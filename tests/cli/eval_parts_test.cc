@@ -170,7 +170,7 @@ TEST(EvalRecordTest, SlicesJoinToTheWhole) {
   EXPECT_THAT((*tail)->token_ids(), ElementsAre(3, 4, 5));
   const auto joined = join_records(std::array{*head, *tail});
   ASSERT_TRUE(joined.ok());
-  const RowDistances none = row_distances(*whole, **joined);
+  const RowDistances none = row_distances(*whole, **joined).value();
   for (const auto* const rows : {&none.k, &none.v}) {
     for (const std::vector<double>& layer : *rows) {
       EXPECT_THAT(layer, testing::Each(0.0));
@@ -183,7 +183,7 @@ TEST(EvalRecordTest, ScalingTouchesKeysOnly) {
   const RecordPtr record = numbered_record(3, 1);
   const auto scaled = scale_keys(*record, 0.75F);
   ASSERT_TRUE(scaled.ok());
-  const RowDistances distances = row_distances(*record, **scaled);
+  const RowDistances distances = row_distances(*record, **scaled).value();
   EXPECT_NEAR(distances.k[1][2], 0.25, 1e-6);
   EXPECT_EQ(distances.v[1][2], 0);
 }

@@ -1,4 +1,6 @@
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "cuda/move_rig.h"
 #include "kernels/cuda/kv_capture.h"
@@ -8,7 +10,9 @@ namespace inferscale::cuda {
 namespace {
 
 constexpr std::uint32_t kPositions = 16384;
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 // Three runs at once, rows in no order.
 struct Scene {
@@ -36,6 +40,19 @@ RecordBuilder builder_of(const KvShape& shape, KvCodec codec, std::size_t n_toke
   return std::move(*builder);
 }
 
+// Of turned heads, whose largest magnitude may differ by fp32's error: by one of its 16 bits.
+::testing::AssertionResult same_scales(std::size_t count, const std::byte* want,
+                                       const std::byte* got) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const double w = kernels::read_element(KvCodec::kF32, want + i * sizeof(float));
+    const double g = kernels::read_element(KvCodec::kF32, got + i * sizeof(float));
+    if (!(std::fabs(w - g) <= w * std::ldexp(1.0, -15))) {
+      return ::testing::AssertionFailure() << "scale " << i << " is " << g << ", not " << w;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
 ::testing::AssertionResult same_record(const MoveCase& c, RecordBuilder& want, RecordBuilder& got) {
   const KvCodec codec = want.meta().codec;
   const std::size_t heads = std::size_t{want.n_tokens()} * c.shape.n_kv_heads;
@@ -48,6 +65,17 @@ RecordBuilder builder_of(const KvShape& shape, KvCodec codec, std::size_t n_toke
     same = same_heads(codec, heads, c.shape.head_dim_v, {}, want.layer_v(l), got.layer_v(l));
     if (!same) {
       return same << " of V, layer " << l;
+    }
+    if (codec_is_scaled(codec)) {
+      same = same_scales(heads, want.layer_part(l, KvPart::kKScales),
+                         got.layer_part(l, KvPart::kKScales));
+      if (!same) {
+        return same << " of K, layer " << l;
+      }
+      if (std::memcmp(want.layer_part(l, KvPart::kVScales), got.layer_part(l, KvPart::kVScales),
+                      heads * sizeof(float)) != 0) {
+        return ::testing::AssertionFailure() << "scales of V, layer " << l;
+      }
     }
   }
   return ::testing::AssertionSuccess();
@@ -84,6 +112,8 @@ void capture_on_host(const MoveCase& c, KvCodec codec, CacheImage* image, const 
         {reinterpret_cast<std::uint64_t>(b.layer_k(0)),
          c.shape.n_layers > 1 ? static_cast<std::uint64_t>(b.layer_k(1) - b.layer_k(0)) : 0,
          static_cast<std::uint64_t>(b.layer_v(0) - b.layer_k(0)),
+         static_cast<std::uint64_t>(b.layer_part(0, KvPart::kKScales) - b.layer_k(0)),
+         static_cast<std::uint64_t>(b.layer_part(0, KvPart::kVScales) - b.layer_k(0)),
          static_cast<std::uint32_t>(tokens.size()), scene.positions[i]});
     for (const std::uint32_t row : scene.rows[i]) {
       tokens.push_back({i, row, 0});
@@ -101,7 +131,7 @@ void capture_on_host(const MoveCase& c, KvCodec codec, CacheImage* image, const 
 TEST(CudaCaptureCode, GivesWhatTheCpuGives) {
   const Scene scene;
   for (const MoveCase& c : move_cases()) {
-    for (const KvCodec dtype : kCodecs) {
+    for (const KvCodec dtype : kDtypes) {
       for (const CacheKind kind : kCacheKinds) {
         CacheImage image(c.shape, dtype, kind, scene.n_rows);
         fill(&image, dtype, kind);
@@ -163,7 +193,7 @@ TEST(CudaCapture, GivesWhatTheCpuGives) {
   const Scene scene;
   const Stream stream = std::move(Stream::create()).value();
   for (const MoveCase& c : move_cases()) {
-    for (const KvCodec dtype : kCodecs) {
+    for (const KvCodec dtype : kDtypes) {
       for (const KvCodec codec : kCodecs) {
         for (const CacheKind kind : kCacheKinds) {
           capture_and_compare(c, dtype, codec, kind, scene, stream.get());
@@ -176,6 +206,55 @@ TEST(CudaCapture, GivesWhatTheCpuGives) {
   }
 }
 
+// One row of three is spoilt: of the run in the middle, which alone must be refused.
+void spoil(CacheImage* image, const Scene& scene, bool keys) {
+  const CacheLayout layout = image->at(image->bytes.data());
+  const CacheStrides& strides = keys ? layout.k_strides : layout.v_strides;
+  std::byte* layer = (keys ? layout.k : layout.v).back();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(layer + scene.rows[1][0] * strides.row + strides.head, &nan, sizeof(nan));
+}
+
+TEST(CudaCaptureCode, MarksWhatAScaledCodecCannotHold) {
+  const MoveCase c{"small", {2, 3, 24, 16}, 16, RopePairing::kHalves};
+  const Scene scene;
+  for (const bool keys : {true, false}) {
+    CacheImage image(c.shape, KvCodec::kF32, CacheKind::kNoBlocks, scene.n_rows);
+    fill(&image, KvCodec::kF32, CacheKind::kNoBlocks);
+    spoil(&image, scene, keys);
+    std::vector<RecordBuilder> got;
+    capture_on_host(c, KvCodec::kQ8, &image, scene, &got);
+    EXPECT_TRUE(got[0].check_scales().ok());
+    EXPECT_TRUE(got[2].check_scales().ok());
+    const Status bad = got[1].check_scales();
+    EXPECT_EQ(bad.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(bad.message().find("layer 1, token 0, head 1"), std::string::npos) << bad.message();
+  }
+}
+
+TEST(CudaCapture, RefusesWhatAScaledCodecCannotHold) {
+  INFERSCALE_NEEDS_DEVICE();
+  const MoveCase c{"small", {2, 3, 24, 16}, 16, RopePairing::kHalves};
+  const Scene scene;
+  for (const bool keys : {true, false}) {
+    CacheImage image(c.shape, KvCodec::kF32, CacheKind::kNoBlocks, scene.n_rows);
+    fill(&image, KvCodec::kF32, CacheKind::kNoBlocks);
+    spoil(&image, scene, keys);
+    const Buffer device = to_device(image.bytes);
+    const auto capturer = capturer_of(c, image.at(static_cast<const std::byte*>(device.data())),
+                                      {KvCodec::kQ8, 1000, 3, 2});
+    ASSERT_NE(capturer, nullptr);
+    const auto batch = capturer->start(runs_of(scene), nullptr);
+    ASSERT_TRUE(batch.ok());
+    ASSERT_TRUE(capturer->wait(*batch).ok());
+    for (std::size_t run = 0; run < 3; ++run) {
+      RecordBuilder builder = builder_of(c.shape, KvCodec::kQ8, scene.rows[run].size());
+      EXPECT_EQ(capturer->fill(*batch, run, builder).code(),
+                run == 1 ? StatusCode::kInvalidArgument : StatusCode::kOk);
+    }
+  }
+}
+
 TEST(CudaCapture, LongRuns) {
   INFERSCALE_NEEDS_DEVICE();
   MoveCase c = move_cases()[0];
@@ -184,7 +263,9 @@ TEST(CudaCapture, LongRuns) {
   scene.n_rows = 900;
   scene.rows = scattered_rows({850, 3, 28}, scene.n_rows);
   scene.positions[1] = kPositions - 3;
-  capture_and_compare(c, KvCodec::kBf16, KvCodec::kBf16, CacheKind::kPackedRows, scene, nullptr);
+  for (const KvCodec codec : {KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+    capture_and_compare(c, KvCodec::kBf16, codec, CacheKind::kPackedRows, scene, nullptr);
+  }
 }
 
 TEST(CudaCapture, BatchesAreKeptUntilTheyAreReleased) {

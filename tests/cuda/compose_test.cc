@@ -8,7 +8,9 @@ namespace inferscale::cuda {
 namespace {
 
 constexpr std::uint32_t kPositions = 16384;
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 PageLayout pages_of(const MoveCase& c, KvCodec codec, std::uint32_t tokens_per_page = 4) {
   return {c.shape, codec, tokens_per_page};
@@ -69,7 +71,7 @@ TEST(CudaComposeCode, GivesWhatTheCpuGives) {
     const auto table = kernels::table_of(rope_of(c), kPositions);
     for (const KvCodec codec : kCodecs) {
       const PagedRecords records(pages_of(c, codec), scene.tokens, {});
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         for (const CacheKind kind : kCacheKinds) {
           SCOPED_TRACE(trace(c, codec, dtype, kind));
           CacheImage want(c.shape, dtype, kind, scene.n_rows);
@@ -88,13 +90,16 @@ TEST(CudaComposeCode, WideWhereItCanBe) {
   const auto table = kernels::table_of(rope_of(llama), kPositions);
   for (const CacheKind kind : kCacheKinds) {
     const CacheImage image(llama.shape, KvCodec::kBf16, kind, 64);
-    RowMoves moves;
-    MoveKind move;
     std::vector<std::byte> room(64);
     const auto at = reinterpret_cast<std::uintptr_t>(room.data());
     const std::byte* aligned = room.data() + (64 - at % 64) % 64;
-    ASSERT_TRUE(plan_moves(image.at(aligned), *table, 1000, &moves, &move).ok());
-    EXPECT_EQ(move.wide, kind != CacheKind::kPaddedRows && kind != CacheKind::kOddAddress);
+    for (const KvCodec codec : kCodecs) {
+      RowMoves moves;
+      MoveKind move;
+      move.packed_codec = codec;
+      ASSERT_TRUE(plan_moves(image.at(aligned), *table, 1000, &moves, &move).ok());
+      EXPECT_EQ(move.wide, kind != CacheKind::kPaddedRows && kind != CacheKind::kOddAddress);
+    }
   }
 }
 
@@ -140,7 +145,7 @@ TEST(CudaCompose, GivesWhatTheCpuGives) {
   for (const MoveCase& c : move_cases()) {
     for (const KvCodec codec : kCodecs) {
       const PagedRecords records(pages_of(c, codec), scene.tokens, {MemoryKind::kDevice});
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         for (const CacheKind kind : kCacheKinds) {
           compose_and_compare(c, codec, dtype, kind, scene, records, nullptr);
           if (HasFatalFailure()) {
@@ -159,11 +164,13 @@ TEST(CudaCompose, PinnedAndMixedPagesInAnotherStream) {
   for (const MoveCase& c : {move_cases()[0], move_cases()[4], move_cases()[14]}) {
     for (const auto& where : {std::vector<MemoryKind>{MemoryKind::kPinned},
                               std::vector<MemoryKind>{MemoryKind::kDevice, MemoryKind::kPinned}}) {
-      const PagedRecords records(pages_of(c, KvCodec::kBf16), scene.tokens, where);
-      compose_and_compare(c, KvCodec::kBf16, KvCodec::kBf16, CacheKind::kPackedRows, scene, records,
-                          stream.get());
-      if (HasFatalFailure()) {
-        return;
+      for (const KvCodec codec : {KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+        const PagedRecords records(pages_of(c, codec), scene.tokens, where);
+        compose_and_compare(c, codec, KvCodec::kBf16, CacheKind::kPackedRows, scene, records,
+                            stream.get());
+        if (HasFatalFailure()) {
+          return;
+        }
       }
     }
   }
@@ -180,9 +187,11 @@ TEST(CudaCompose, LongRecordsAndAllLayers) {
     scene.tokens = {n_tokens};
     scene.n_rows = n_tokens + 16;
     scene.placements = {{0, 0, 100, scattered_rows({n_tokens}, scene.n_rows)[0]}};
-    const PagedRecords records(pages_of(c, KvCodec::kBf16), scene.tokens, {MemoryKind::kDevice});
-    compose_and_compare(c, KvCodec::kBf16, KvCodec::kBf16, CacheKind::kPackedRows, scene, records,
-                        nullptr);
+    for (const KvCodec codec : {KvCodec::kBf16, KvCodec::kQ8}) {
+      const PagedRecords records(pages_of(c, codec), scene.tokens, {MemoryKind::kDevice});
+      compose_and_compare(c, codec, KvCodec::kBf16, CacheKind::kPackedRows, scene, records,
+                          nullptr);
+    }
   }
 }
 

@@ -112,7 +112,8 @@ inline Turned turned_of(const MoveCase& c) { return {c.rotary_dim, c.pairing}; }
 /// fp32 arithmetic.
 ::testing::AssertionResult same_cache(const CacheImage& want, const CacheImage& got,
                                       const Turned& turned);
-/// The same of `count` heads of `dim` elements, one behind the other.
+/// The same of `count` heads of `dim` elements, one behind the other; of a scaled codec all
+/// elements of a turned head within one step.
 ::testing::AssertionResult same_heads(KvCodec codec, std::size_t count, std::uint32_t dim,
                                       const Turned& turned, const std::byte* want,
                                       const std::byte* got);

@@ -81,7 +81,7 @@ def test_rows_are_captured_and_placed_elsewhere(store):
     assert np.array_equal(placed[..., DIM:], taken[..., DIM:])
     assert np.abs(placed[..., :DIM] - taken[..., :DIM]).max() > 0.1, "keys elsewhere are turned"
     assert [tier["name"] for tier in store.stats()["tiers"]][:2] == ["gpu", "pinned"]
-    assert store.device_tokens > 0
+    assert store.device_tokens > 0 and store.token_bytes > 0
 
 
 def test_a_batch_of_runs_and_a_load_of_several_records(store):

@@ -52,7 +52,7 @@ def engine(engines, tmp_path_factory) -> Engine:
         max_capture_tokens=1024,
     )
     worker._path = DevicePath(
-        worker._records, BLOCK, worker._path._repeated, 0, 1024, worker._codec, lambda: 0, worker._outbox
+        worker._records, BLOCK, worker._path._repeated, 0, 1024, lambda: 0, worker._outbox
     )
     made.side._room = CaptureRoom(ROOM)
     made.caches = ordered

@@ -12,7 +12,7 @@ from inferscale import _core
 from inferscale.vllm import device_path, layout, probe, rank_channel, settings
 from inferscale.vllm.captures import CaptureRoom
 from inferscale.vllm.device_path import DevicePath, in_parts, load_rows
-from inferscale.vllm.late_captures import Outbox, key_array
+from inferscale.vllm.late_captures import Outbox
 from inferscale.vllm.messages import CaptureJob, CaptureResult, LoadJob, WorkerAcks
 from inferscale.vllm.model import Refused
 from inferscale.vllm.ranks import Ranks
@@ -95,7 +95,7 @@ class Batch:
             raise self.error
 
     def first_layer_keys(self, number):
-        return bytes(2 * len(self.runs[number][1]) * HEADS * DIM)
+        return bytes(4 * len(self.runs[number][1]) * HEADS * DIM)
 
     def store(self, number):
         if self.runs[number][0]["key"] == KEYS[3]:
@@ -150,7 +150,7 @@ def outbox():
 @pytest.fixture
 def path(outbox):
     records = RankRecords(Device())
-    made = DevicePath(records, BLOCK, Repeated(), 0, 8, "bf16", lambda: 77, outbox)
+    made = DevicePath(records, BLOCK, Repeated(), 0, 8, lambda: 77, outbox)
     made.store = records.store
     made.records, made.batches, made.repeated = records, records.store.batches, made._late._repeated
     yield made
@@ -307,13 +307,6 @@ def test_the_scheduler_is_told_while_the_engine_is_idle(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("codec", "kind"), [("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)])
-def test_keys_are_read_in_every_codec(codec, kind):
-    keys = torch.randn(3, HEADS, DIM).to(kind)
-    raw = bytes(keys.view(torch.uint8).numpy())
-    assert torch.equal(torch.from_numpy(key_array(raw, 3, codec).copy()), keys.float().reshape(3, -1))
-
-
 def test_jobs_are_cut_into_parts_in_order():
     parts = [[entry for entry in part] for part in in_parts([5, 3, 1, 9, 2, 2], lambda job: job, 8, 2)]
     assert parts == [[5, 3], [1], [9], [2, 2]]
@@ -431,7 +424,7 @@ def check(dtype, codec, adapter, made=layout.StridedLayout):
     assert all(not tensor.float().abs().sum() for tensor in tensors)
 
 
-@pytest.mark.parametrize("codec", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("codec", ["f16", "bf16", "f32", "q8", "fp8_e4m3"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_an_engine_that_does_as_we_do_passes(dtype, codec):
     if (dtype, codec) in ((torch.float32, "f16"), (torch.float32, "bf16"), (torch.float16, "bf16")):

@@ -43,7 +43,7 @@ def test_settings_use_the_secret_of_the_data_directory_around(tmp_path):
     ("extra", "named"),
     [
         ({"require_signature": False}, "require_signature"),
-        ({"store_codec": "q8"}, "store_codec"),
+        ({"store_codec": "q7"}, "store_codec"),
         ({"host_budget": "1 GB"}, "host_budget"),
         ({"host_budget": -1}, "host_budget"),
         ({"disk_budget": True}, "disk_budget"),

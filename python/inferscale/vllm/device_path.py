@@ -37,17 +37,17 @@ class DevicePath:
 
     def __init__(
         self, records: RankRecords, block_size: int, repeated: probe.RepeatedTokens, rank: int,
-        capture_tokens: int, codec: str, stream: Callable[[], int], outbox: Outbox,
+        capture_tokens: int, stream: Callable[[], int], outbox: Outbox,
     ) -> None:
         """``records``: their store has been given the engine's caches (``attach_device``), and can
-        capture ``capture_tokens`` tokens at a time, into records of this codec; ``stream``: the
-        address of the stream that the engine uses now; ``outbox``: is told what becomes of captures."""
+        capture ``capture_tokens`` tokens at a time; ``stream``: the address of the stream that the
+        engine uses now; ``outbox``: is told what becomes of captures."""
         self._store = records.store
         self._block_size = block_size
         self._rank = rank
         self._capture_tokens = capture_tokens
         self._stream = stream
-        self._late = LateCaptures(records, repeated, rank, codec, outbox)
+        self._late = LateCaptures(records, repeated, rank, outbox)
 
     def load(self, jobs: list[LoadJob]) -> None:
         """Queues one launch that places the records of all jobs, or as few as there is room for.

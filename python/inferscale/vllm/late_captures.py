@@ -62,12 +62,11 @@ class LateCaptures:
     memory is free again before its captures are told. Thread-safe."""
 
     def __init__(
-        self, records: RankRecords, repeated: probe.RepeatedTokens, rank: int, codec: str, outbox: Outbox
+        self, records: RankRecords, repeated: probe.RepeatedTokens, rank: int, outbox: Outbox
     ) -> None:
-        """``codec``: of the records' elements."""
         self._records = records
         self._repeated = repeated
-        self._rank, self._codec = rank, codec
+        self._rank = rank
         self._outbox = outbox
         self._change = threading.Condition()
         self._waiting: deque[tuple[list[CaptureJob], Any]] = deque()
@@ -133,7 +132,7 @@ class LateCaptures:
         if self._dropping:
             return "capture_failed"
         try:
-            keys = key_array(batch.first_layer_keys(number), len(job.tokens), self._codec)
+            keys = np.frombuffer(batch.first_layer_keys(number), np.float32).reshape(len(job.tokens), -1)
             if not self._repeated.agree_plain(job.tokens, keys):
                 return "capture_rotation"
             return self._records.keep(job.meta, job.fence, lambda: batch.store(number))
@@ -148,12 +147,3 @@ class LateCaptures:
             logger.debug("InferScale: evicted records are not known: %s", error)
             lost = []
         self._outbox.put(told, lost)
-
-
-def key_array(raw: bytes, tokens: int, codec: str) -> np.ndarray:
-    """[tokens, anything] in fp32, of elements of a codec."""
-    if codec == "bf16":
-        wide = np.frombuffer(raw, dtype=np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32).reshape(tokens, -1)
-    kind = np.float16 if codec == "f16" else np.float32
-    return np.frombuffer(raw, dtype=kind).astype(np.float32).reshape(tokens, -1)

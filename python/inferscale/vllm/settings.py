@@ -26,6 +26,7 @@ _KEYS = (
     "control_port",
     "control_host",
 )
+CODECS = ("f16", "bf16", "f32", "q8", "fp8_e4m3")  # of records
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -58,9 +59,10 @@ def load_settings(extra: Mapping[str, Any]) -> Settings:
             f"kv_connector_extra_config: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}"
         )
     codec = extra.get("store_codec", "auto")
-    if codec not in ("auto", "f16", "bf16", "f32"):
+    if codec not in ("auto", *CODECS):
         raise ValueError(
-            f"kv_connector_extra_config.store_codec: {codec!r} is none of 'auto', 'f16', 'bf16', 'f32'"
+            f"kv_connector_extra_config.store_codec: {codec!r} is none of 'auto', "
+            + ", ".join(map(repr, CODECS))
         )
     port = extra.get("control_port", 0)
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:

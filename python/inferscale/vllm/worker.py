@@ -113,13 +113,7 @@ class WorkerSide:
 
     def _load_tokens(self) -> int:
         """How many tokens' records the host budget holds at once: more cannot be loaded for a request."""
-        return int(0.9 * self._settings.host_budget / self._token_bytes())
-
-    def _token_bytes(self) -> int:
-        """Of a record's token, all layers."""
-        shape = self._shape
-        width = shape["n_kv_heads"] * (shape["head_dim_k"] + shape["head_dim_v"]) * shape["n_layers"]
-        return width * (4 if self._codec == "f32" else 2)
+        return int(0.9 * self._settings.host_budget / self._records.store.token_bytes)
 
     def _check(self, adapter: ModuleType, caches: dict[str, torch.Tensor]) -> None:
         model.check_config(self._config)
@@ -177,9 +171,9 @@ class WorkerSide:
             adapter, rope, self._spec, self._codec, caches, tensors, self._writer, self._reader,
             num_blocks, self._block_size, self._max_positions, (self._rank, self._n_ranks), cuda_stream,
         )
-        capture_tokens = max_capture_tokens(self._token_bytes(), self._max_positions)
-        free_gpu, _ = torch.cuda.mem_get_info(tensors[0].device)
         store = self._records.store
+        capture_tokens = max_capture_tokens(store.token_bytes, self._max_positions)
+        free_gpu, _ = torch.cuda.mem_get_info(tensors[0].device)
         store.attach_device(
             caches,
             gpu_budget=budget_bytes(self._settings.gpu_budget, free_gpu),
@@ -190,8 +184,7 @@ class WorkerSide:
         self._about["load_tokens"] = int(0.9 * store.device_tokens)
         self._about["capture_tokens"] = capture_tokens
         return DevicePath(
-            self._records, self._block_size, repeated, self._rank, capture_tokens, self._codec, cuda_stream,
-            self._outbox,
+            self._records, self._block_size, repeated, self._rank, capture_tokens, cuda_stream, self._outbox,
         )
 
     def _handlers(self) -> dict[str, Any]:

@@ -338,7 +338,9 @@ Status Evaluation::compare_rows(Case& current, const Prompt& prompt, const Refer
     INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Lease> leases, memory->lease(prompt.facts));
     RowProfile profile;
     for (std::size_t i = 0; i < leases.size(); ++i) {
-      profile.add(row_distances(*with_rows.joint[i], *leases[i].record()));
+      INFERSCALE_ASSIGN_OR_RETURN(const RowDistances distances,
+                                  row_distances(*with_rows.joint[i], *leases[i].record()));
+      profile.add(distances);
     }
     INFERSCALE_RETURN_IF_ERROR(
         log_.add(RowComparison{current.data.id, prompt.question->id, context, profile.mean()}));

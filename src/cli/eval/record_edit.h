@@ -18,7 +18,7 @@ using RecordPtr = std::shared_ptr<const Record>;
 /// The records' rows one behind the other, under the first one's meta. REQUIRES: one shape and
 /// codec, at least one record.
 [[nodiscard]] Result<RecordPtr> join_records(std::span<const RecordPtr> records);
-/// The same record with its keys multiplied.
+/// The same record with its keys multiplied; a scaled codec's are quantised again.
 [[nodiscard]] Result<RecordPtr> scale_keys(const Record& record, float factor);
 
 /// Relative L2 distance ‖b − a‖ / ‖a‖ of two records' rows, layer by layer and token by token.
@@ -26,7 +26,7 @@ struct RowDistances {
   std::vector<std::vector<double>> k;  ///< [n_layers][n_tokens]
   std::vector<std::vector<double>> v;
 };
-/// REQUIRES: one shape, codec and number of tokens.
-[[nodiscard]] RowDistances row_distances(const Record& a, const Record& b);
+/// REQUIRES: one shape and number of tokens.
+[[nodiscard]] Result<RowDistances> row_distances(const Record& a, const Record& b);
 
 }  // namespace inferscale::cli

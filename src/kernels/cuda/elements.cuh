@@ -39,6 +39,21 @@ INFERSCALE_HD void store16(const Vec16& v, std::byte* to) {
 #endif
 }
 
+struct Vec8 {
+  std::uint32_t x, y;
+};
+
+INFERSCALE_HD Vec8 load8(const std::byte* from) {
+#ifdef __CUDA_ARCH__
+  const uint2 v = *reinterpret_cast<const uint2*>(from);
+  return {v.x, v.y};
+#else
+  Vec8 v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+#endif
+}
+
 INFERSCALE_HD float times(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fmul_rn(a, b);
@@ -55,9 +70,18 @@ INFERSCALE_HD float times_add(float a, float b, float c) {
 #endif
 }
 
+INFERSCALE_HD float quotient(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
 // Element types: one 32-bit word to floats and back.
 struct HalfElement {
   static constexpr std::uint32_t kBytes = 2;
+  static constexpr bool kScaled = false;
   static INFERSCALE_HD float load(std::uint16_t bits) {
     __half_raw raw;
     raw.x = bits;
@@ -70,6 +94,7 @@ struct HalfElement {
 
 struct Bfloat16Element {
   static constexpr std::uint32_t kBytes = 2;
+  static constexpr bool kScaled = false;
   static INFERSCALE_HD float load(std::uint16_t bits) {
     __nv_bfloat16_raw raw;
     raw.x = bits;
@@ -82,6 +107,7 @@ struct Bfloat16Element {
 
 struct FloatElement {
   static constexpr std::uint32_t kBytes = 4;
+  static constexpr bool kScaled = false;
 };
 
 INFERSCALE_HD float float_of(std::uint32_t bits) {
@@ -96,8 +122,45 @@ INFERSCALE_HD std::uint32_t bits_of(float value) {
   return bits;
 }
 
+// Of scaled codecs (kernels/quantized.h): what the scale is multiplied with, and the element that a
+// quotient of value and scale becomes.
+struct Q8Element {
+  static constexpr std::uint32_t kBytes = 1;
+  static constexpr bool kScaled = true;
+  static INFERSCALE_HD float load(std::uint8_t bits) {
+    return static_cast<float>(static_cast<std::int8_t>(bits));
+  }
+  static INFERSCALE_HD std::uint8_t store(float quotient) {
+    return static_cast<std::uint8_t>(static_cast<std::int8_t>(rintf(quotient)));
+  }
+};
+
+struct E4m3Element {
+  static constexpr std::uint32_t kBytes = 1;
+  static constexpr bool kScaled = true;
+  static INFERSCALE_HD float load(std::uint8_t bits) {
+    const std::uint32_t sign = (bits & 0x80U) << 24;
+    const std::uint32_t magnitude = bits & 0x7FU;
+    const float value = magnitude < 8 ? times(static_cast<float>(magnitude), 0x1p-9F)
+                                      : float_of((magnitude << 20) + (120U << 23));
+    return float_of(bits_of(value) | sign);
+  }
+  static INFERSCALE_HD std::uint8_t store(float quotient) {
+    const std::uint32_t bits = bits_of(quotient);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+    std::uint32_t element = 0;
+    if (magnitude < (127U - 6U) << 23) {
+      element = static_cast<std::uint32_t>(rintf(times(float_of(magnitude), 512.0F)));
+    } else {
+      element = ((magnitude + 0x7FFFFU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
+      element = element > 0x7EU ? 0x7EU : element;
+    }
+    return static_cast<std::uint8_t>(element | (bits >> 24 & 0x80U));
+  }
+};
+
 // Eight elements as they lie in memory: 16 bytes, or 32 of floats.
-template <class E>
+template <class E, bool kScaled = E::kScaled>
 struct Eight {
   Vec16 words[E::kBytes / 2];
 
@@ -139,6 +202,21 @@ struct Eight {
         w[i] = std::uint32_t{E::store(in[2 * i])} | std::uint32_t{E::store(in[2 * i + 1])} << 16;
       }
       words[0] = {w[0], w[1], w[2], w[3]};
+    }
+  }
+};
+
+// Eight elements under one scale, which is set after they were loaded; only read.
+template <class E>
+struct Eight<E, true> {
+  Vec8 words{};
+  float scale = 0;
+
+  INFERSCALE_HD void load(const std::byte* from) { words = load8(from); }
+  INFERSCALE_HD void unpack(float* out) const {
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      out[i] = times(E::load(static_cast<std::uint8_t>(words.x >> 8 * i)), scale);
+      out[i + 4] = times(E::load(static_cast<std::uint8_t>(words.y >> 8 * i)), scale);
     }
   }
 };

@@ -55,7 +55,8 @@ class CudaCapturer {
   /// Returns when they are. Errors: as `ready`.
   [[nodiscard]] Status wait(Batch batch) const;
   /// Copies run number `run` of a batch that is ready into the builder's layers. Errors: kNotFound
-  /// (batch, run), kInvalidArgument (the builder has another shape, codec or number of tokens).
+  /// (batch, run), kInvalidArgument (the builder has another shape, codec or number of tokens; rows
+  /// that a scaled codec cannot hold).
   [[nodiscard]] Status fill(Batch batch, std::size_t run, RecordBuilder& builder) const;
   /// Zeroes the batch's bytes and makes room for another; REQUIRES: it is ready.
   void release(Batch batch);
@@ -78,6 +79,7 @@ class CudaCapturer {
   [[nodiscard]] Status check(std::span<const CaptureRun> runs, std::uint32_t* n_tokens) const;
   [[nodiscard]] std::size_t layer_bytes(std::uint32_t n_tokens) const;
   [[nodiscard]] std::size_t v_offset(std::uint32_t n_tokens) const;
+  [[nodiscard]] std::size_t scales_offset(std::uint32_t n_tokens) const;  // of K, then V
   [[nodiscard]] Result<Slot*> take_slot(std::span<const CaptureRun> runs);
   void free_slot(Slot* slot);
   [[nodiscard]] Status launch(const cuda::RowMoves& moves, Slot* slot, void* stream);

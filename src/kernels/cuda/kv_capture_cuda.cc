@@ -62,11 +62,10 @@ Result<std::unique_ptr<CudaCapturer>> CudaCapturer::create(
       self->tables_, cuda::TableRing::create(options.max_batches + 1,
                                              runs_bytes(options.max_runs) +
                                                  options.max_tokens * sizeof(cuda::MoveToken)));
-  // Every run may lose up to an alignment for each of its layers' two parts.
+  // Every run may lose up to an alignment for each of its layers' keys, values and scales.
   const std::size_t largest =
-      self->shape_.n_layers * (self->moves_.k_token_bytes + self->moves_.v_token_bytes) *
-          options.max_tokens +
-      std::size_t{2} * self->shape_.n_layers * kAlignment * options.max_runs;
+      kv_token_bytes(self->shape_, options.codec) * options.max_tokens +
+      std::size_t{3} * self->shape_.n_layers * kAlignment * options.max_runs;
   INFERSCALE_ASSIGN_OR_RETURN(self->device_bytes_,
                               cuda::Buffer::allocate(cuda::MemoryKind::kDevice, 2 * largest));
   INFERSCALE_ASSIGN_OR_RETURN(self->host_bytes_,
@@ -96,6 +95,10 @@ std::size_t CudaCapturer::v_offset(std::uint32_t n_tokens) const {
 }
 
 std::size_t CudaCapturer::layer_bytes(std::uint32_t n_tokens) const {
+  return scales_offset(n_tokens) + aligned(2 * n_tokens * moves_.scale_token_bytes);
+}
+
+std::size_t CudaCapturer::scales_offset(std::uint32_t n_tokens) const {
   return v_offset(n_tokens) + aligned(n_tokens * moves_.v_token_bytes);
 }
 
@@ -170,6 +173,8 @@ void CudaCapturer::write_tables(std::span<const CaptureRun> runs, std::byte* tab
     packed[i].address = reinterpret_cast<std::uint64_t>(device_bytes_.data() + slot.runs[i].offset);
     packed[i].layer_bytes = layer_bytes(n);
     packed[i].v_offset = v_offset(n);
+    packed[i].k_scales = scales_offset(n);
+    packed[i].v_scales = scales_offset(n) + n * moves_.scale_token_bytes;
     packed[i].first_token = first_token;
     packed[i].first_position = runs[i].first_position;
     for (const std::uint32_t row : runs[i].rows) {
@@ -246,13 +251,17 @@ Status CudaCapturer::fill(Batch batch, std::size_t run, RecordBuilder& builder) 
                             text(run) + " of the capture");
   }
   const std::byte* from = host_bytes_.data() + place.offset;
+  const std::uint32_t n = place.n_tokens;
+  const std::size_t scales = n * moves_.scale_token_bytes;
   for (std::uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
-    std::memcpy(builder.layer_k(layer), from, place.n_tokens * moves_.k_token_bytes);
-    std::memcpy(builder.layer_v(layer), from + v_offset(place.n_tokens),
-                place.n_tokens * moves_.v_token_bytes);
-    from += layer_bytes(place.n_tokens);
+    std::memcpy(builder.layer_k(layer), from, n * moves_.k_token_bytes);
+    std::memcpy(builder.layer_v(layer), from + v_offset(n), n * moves_.v_token_bytes);
+    std::memcpy(builder.layer_part(layer, KvPart::kKScales), from + scales_offset(n), scales);
+    std::memcpy(builder.layer_part(layer, KvPart::kVScales), from + scales_offset(n) + scales,
+                scales);
+    from += layer_bytes(n);
   }
-  return Status();
+  return builder.check_scales();
 }
 
 void CudaCapturer::release(Batch batch) {

@@ -116,6 +116,8 @@ Status CudaComposer::check(std::span<const PagedItem> items, std::uint32_t* n_to
 void describe_pages(const PageLayout& pages, cuda::RowMoves* moves) {
   moves->packed_layer_bytes = pages.layer_bytes();
   moves->packed_v_offset = pages.v_offset(0);
+  moves->packed_k_scales = pages.part_offset(0, KvPart::kKScales);
+  moves->packed_v_scales = pages.part_offset(0, KvPart::kVScales);
 }
 
 void write_compose_table(std::span<const PagedItem> items, const PageLayout& pages,

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/row_move_narrow.cuh"
 #include "kernels/cuda/row_move_wide.cuh"
+#include "kernels/cuda/row_quantise.cuh"
 
 namespace inferscale::cuda {
 namespace {
@@ -20,6 +21,38 @@ template <bool kCapture>
 __global__ void __launch_bounds__(kThreads)
     narrow_kernel(const __grid_constant__ RowMoves moves, const __grid_constant__ MoveKind kind) {
   move_narrow<kCapture>(moves, kind, blockIdx.x * kThreads + threadIdx.x);
+}
+
+struct Warp {
+  static constexpr std::uint32_t kSize = 32;
+  std::uint32_t lane;
+
+  [[nodiscard]] INFERSCALE_HD std::uint32_t max(std::uint32_t value) const {
+#ifdef __CUDA_ARCH__
+    for (std::uint32_t offset = kSize / 2; offset > 0; offset /= 2) {
+      const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(offset));
+      value = other > value ? other : value;
+    }
+#endif
+    return value;
+  }
+};
+
+// One thread does all.
+struct Alone {
+  static constexpr std::uint32_t kSize = 1;
+  std::uint32_t lane = 0;
+
+  [[nodiscard]] INFERSCALE_HD std::uint32_t max(std::uint32_t value) const { return value; }
+};
+
+// A warp for each head: all of its threads stay, or none.
+__global__ void __launch_bounds__(kThreads)
+    quantise_kernel(const __grid_constant__ RowMoves moves, const __grid_constant__ MoveKind kind) {
+  const std::uint64_t head = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) / Warp::kSize;
+  if (head < heads_of(moves)) {
+    quantise_head(moves, kind, head, Warp{threadIdx.x % Warp::kSize});
+  }
 }
 
 std::uint32_t threads_of(const RowMoves& moves) {
@@ -44,6 +77,12 @@ struct Launcher {
     narrow_kernel<kCapture><<<blocks(), kThreads, 0, stream>>>(moves, kind);
     return status_of(cudaGetLastError(), "launching the move of rows");
   }
+  [[nodiscard]] Status quantise(const MoveKind& kind) const {
+    const std::uint64_t threads = heads_of(moves) * Warp::kSize;
+    const auto blocks = static_cast<std::uint32_t>((threads + kThreads - 1) / kThreads);
+    quantise_kernel<<<blocks, kThreads, 0, stream>>>(moves, kind);
+    return status_of(cudaGetLastError(), "launching the quantisation of rows");
+  }
 };
 
 // On the host.
@@ -64,14 +103,22 @@ struct Loop {
     }
     return Status();
   }
+  [[nodiscard]] Status quantise(const MoveKind& kind) const {
+    for (std::uint64_t head = 0; head < heads_of(moves); ++head) {
+      quantise_head(moves, kind, head, Alone());
+    }
+    return Status();
+  }
 };
 
 template <class P, class C, class Executor>
 Status run_wide(const MoveKind& kind, const Executor& executor) {
   const bool adjacent = kind.pairing == RopePairing::kAdjacent;
-  if (kind.capture) {
-    return adjacent ? executor.template wide<P, C, true, true>()
-                    : executor.template wide<P, C, false, true>();
+  if constexpr (!P::kScaled) {
+    if (kind.capture) {
+      return adjacent ? executor.template wide<P, C, true, true>()
+                      : executor.template wide<P, C, false, true>();
+    }
   }
   return adjacent ? executor.template wide<P, C, true, false>()
                   : executor.template wide<P, C, false, false>();
@@ -91,6 +138,9 @@ Status run_from(const MoveKind& kind, const Executor& executor) {
 
 template <class Executor>
 Status run(const MoveKind& kind, const Executor& executor) {
+  if (quantises(kind)) {
+    return executor.quantise(kind);
+  }
   if (!kind.wide) {
     return kind.capture ? executor.template narrow<true>(kind)
                         : executor.template narrow<false>(kind);
@@ -100,6 +150,10 @@ Status run(const MoveKind& kind, const Executor& executor) {
       return run_from<HalfElement>(kind, executor);
     case KvCodec::kBf16:
       return run_from<Bfloat16Element>(kind, executor);
+    case KvCodec::kQ8:
+      return run_from<Q8Element>(kind, executor);
+    case KvCodec::kFp8E4m3:
+      return run_from<E4m3Element>(kind, executor);
     default:
       return run_from<FloatElement>(kind, executor);
   }

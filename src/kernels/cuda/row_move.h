@@ -23,6 +23,8 @@ struct PackedRun {
   std::uint64_t address = 0;      ///< K of layer 0, token 0
   std::uint64_t layer_bytes = 0;  ///< from one layer to the next
   std::uint64_t v_offset = 0;     ///< from a layer's K to its V
+  std::uint64_t k_scales = 0;     ///< from a layer's K to the scales of its K, of a scaled codec
+  std::uint64_t v_scales = 0;
   std::uint32_t first_token = 0;  ///< its first token's index in the table of tokens
   std::uint32_t first_position = 0;
 };
@@ -52,8 +54,11 @@ struct RowMoves {
   MoveStrides v;
   std::uint64_t packed_layer_bytes = 0;  ///< compose: as PackedRun's, of every page
   std::uint64_t packed_v_offset = 0;
+  std::uint64_t packed_k_scales = 0;
+  std::uint64_t packed_v_scales = 0;
   std::uint64_t k_token_bytes = 0;  ///< packed side: from one token to the next
   std::uint64_t v_token_bytes = 0;
+  std::uint64_t scale_token_bytes = 0;  ///< of K or V; 0 where the codec has no scales
   // How the work is cut; set by `plan_moves`.
   std::uint32_t k_units = 0;  ///< of a head: what one thread moves of a layer
   std::uint32_t v_units = 0;
@@ -71,10 +76,15 @@ struct MoveKind {
   bool wide = false;     ///< 16 bytes at a time; set by `plan_moves`
 };
 
-/// Chooses 16-byte accesses if the shape, all strides and all addresses allow them (pages and runs
-/// start at multiples of 16), and cuts the work. `layers` are the cache's pointers, on the host.
-/// Errors: kUnsupported (elements of a head that are not contiguous, over 2^31 threads),
-/// kInvalidArgument (a codec that is not known).
+/// Whether heads are quantised: then a warp takes a head, instead of what `plan_moves` cuts.
+[[nodiscard]] inline bool quantises(const MoveKind& kind) {
+  return kind.capture && codec_is_scaled(kind.packed_codec);
+}
+
+/// Chooses 16-byte accesses (8 bytes of a scaled codec's elements) if the shape, all strides and
+/// all addresses allow them (pages and runs start at multiples of 16), and cuts the work. `layers`
+/// are the cache's pointers, on the host. Errors: kUnsupported (elements of a head that are not
+/// contiguous, over 2^31 threads), kInvalidArgument (a codec that is not known).
 [[nodiscard]] Status plan_moves(const ConstCacheLayout& cache, const RopeTable& table,
                                 std::uint32_t max_tokens, RowMoves* moves, MoveKind* kind);
 

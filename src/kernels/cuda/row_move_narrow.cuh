@@ -6,14 +6,26 @@
 // allow more.
 namespace inferscale::cuda {
 
-// One element at a time, at any address.
-INFERSCALE_HD std::uint32_t bytes_of(KvCodec codec) { return codec == KvCodec::kF32 ? 4 : 2; }
+INFERSCALE_HD bool scaled(KvCodec codec) {
+  return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3;
+}
+
+// One element at a time, at any address; of a scaled codec what its scale is multiplied with.
+INFERSCALE_HD std::uint32_t bytes_of(KvCodec codec) {
+  return codec == KvCodec::kF32 ? 4 : scaled(codec) ? 1 : 2;
+}
 
 INFERSCALE_HD float read_one(KvCodec codec, const std::byte* from) {
   if (codec == KvCodec::kF32) {
     float value;
     memcpy(&value, from, sizeof(value));
     return value;
+  }
+  if (codec == KvCodec::kQ8) {
+    return Q8Element::load(static_cast<std::uint8_t>(*from));
+  }
+  if (codec == KvCodec::kFp8E4m3) {
+    return E4m3Element::load(static_cast<std::uint8_t>(*from));
   }
   std::uint16_t bits;
   memcpy(&bits, from, sizeof(bits));
@@ -30,46 +42,70 @@ INFERSCALE_HD void write_one(KvCodec codec, float value, std::byte* to) {
   memcpy(to, &bits, sizeof(bits));
 }
 
-INFERSCALE_HD void copy_one(KvCodec from_codec, const std::byte* from, KvCodec to_codec,
-                            std::byte* to) {
-  if (from_codec == to_codec) {
-    for (std::uint32_t i = 0; i < bytes_of(from_codec); ++i) {
-      to[i] = from[i];
+// A head on one side; `scale` is 1 where elements have none.
+struct HeadSide {
+  KvCodec codec;
+  std::byte* at;
+  float scale;
+
+  [[nodiscard]] INFERSCALE_HD std::byte* element(std::uint32_t i) const {
+    return at + i * bytes_of(codec);
+  }
+  [[nodiscard]] INFERSCALE_HD float read(std::uint32_t i) const {
+    return times(read_one(codec, element(i)), scale);
+  }
+};
+
+INFERSCALE_HD float scale_at(KvCodec codec, const std::byte* from) {
+  return scaled(codec) ? read_one(KvCodec::kF32, from) : 1.0F;
+}
+
+INFERSCALE_HD void copy_one(const HeadSide& from, const HeadSide& to, std::uint32_t i) {
+  if (from.codec == to.codec) {
+    for (std::uint32_t byte = 0; byte < bytes_of(from.codec); ++byte) {
+      to.element(i)[byte] = from.element(i)[byte];
     }
   } else {
-    write_one(to_codec, read_one(from_codec, from), to);
+    write_one(to.codec, from.read(i), to.element(i));
   }
 }
 
-struct HeadMove {
-  KvCodec from_codec;
-  KvCodec to_codec;
-  const std::byte* from;
-  std::byte* to;
+// Pair `pair` of a head of K, turned to its position or back, and which elements it is.
+struct TurnedPair {
+  std::uint32_t ix;
+  std::uint32_t iy;
+  float x;
+  float y;
 };
 
-// Unit `unit` of a head of K: a pair, or an element behind the pairs.
-INFERSCALE_HD void move_k_narrow(const RowMoves& m, const MoveKind& kind, const HeadMove& head,
-                                 std::uint32_t unit, std::uint32_t position) {
-  const std::uint32_t from_bytes = bytes_of(head.from_codec);
-  const std::uint32_t to_bytes = bytes_of(head.to_codec);
-  if (unit >= m.pairs) {
-    const std::uint32_t i = unit + m.pairs;
-    copy_one(head.from_codec, head.from + i * from_bytes, head.to_codec, head.to + i * to_bytes);
-    return;
-  }
+INFERSCALE_HD TurnedPair turned_pair(const RowMoves& m, const MoveKind& kind, const HeadSide& from,
+                                     std::uint32_t pair, std::uint32_t position) {
   const bool adjacent = kind.pairing == RopePairing::kAdjacent;
-  const std::uint32_t ix = adjacent ? 2 * unit : unit;
-  const std::uint32_t iy = adjacent ? ix + 1 : unit + m.pairs;
-  float c = m.cos[std::size_t{position} * m.pairs + unit];
-  float s = m.sin[std::size_t{position} * m.pairs + unit];
+  TurnedPair out;
+  out.ix = adjacent ? 2 * pair : pair;
+  out.iy = adjacent ? out.ix + 1 : pair + m.pairs;
+  float c = m.cos[std::size_t{position} * m.pairs + pair];
+  float s = m.sin[std::size_t{position} * m.pairs + pair];
   if (kind.capture) {
     inverted(&c, &s);
   }
-  const float x = read_one(head.from_codec, head.from + ix * from_bytes);
-  const float y = read_one(head.from_codec, head.from + iy * from_bytes);
-  write_one(head.to_codec, times_add(-y, s, times(x, c)), head.to + ix * to_bytes);
-  write_one(head.to_codec, times_add(x, s, times(y, c)), head.to + iy * to_bytes);
+  const float x = from.read(out.ix);
+  const float y = from.read(out.iy);
+  out.x = times_add(-y, s, times(x, c));
+  out.y = times_add(x, s, times(y, c));
+  return out;
+}
+
+// Unit `unit` of a head of K: a pair, or an element behind the pairs.
+INFERSCALE_HD void move_k_narrow(const RowMoves& m, const MoveKind& kind, const HeadSide& from,
+                                 const HeadSide& to, std::uint32_t unit, std::uint32_t position) {
+  if (unit >= m.pairs) {
+    copy_one(from, to, unit + m.pairs);
+    return;
+  }
+  const TurnedPair pair = turned_pair(m, kind, from, unit, position);
+  write_one(to.codec, pair.x, to.element(pair.ix));
+  write_one(to.codec, pair.y, to.element(pair.iy));
 }
 
 // The share of one thread, an element or a pair at a time.
@@ -85,28 +121,28 @@ INFERSCALE_HD void move_narrow(const RowMoves& m, const MoveKind& kind, std::uin
   const PackedPlace place = packed_place<kCapture>(m, token, share.token);
   const std::uint32_t element = bytes_of(kind.packed_codec);
   for (std::uint32_t layer = share.first_layer; layer < share.end_layer; ++layer) {
+    const std::uint64_t in_layer = layer * place.layer_bytes;
     if (k_part.some) {
-      std::byte* cache =
-          m.layers[layer] + row_offset(m.k, m.rows_per_block, token.row) + k_part.head * m.k.head;
-      std::byte* packed =
-          place.k + layer * place.layer_bytes + std::size_t{k_part.head} * m.dim_k * element;
-      const HeadMove head = kCapture ? HeadMove{kind.cache_codec, kind.packed_codec, cache, packed}
-                                     : HeadMove{kind.packed_codec, kind.cache_codec, packed, cache};
-      move_k_narrow(m, kind, head, k_part.unit, place.position);
+      const HeadSide cache{
+          kind.cache_codec,
+          m.layers[layer] + row_offset(m.k, m.rows_per_block, token.row) + k_part.head * m.k.head,
+          1.0F};
+      const HeadSide packed{
+          kind.packed_codec, place.k + in_layer + std::size_t{k_part.head} * m.dim_k * element,
+          scale_at(kind.packed_codec, place.k_scales + in_layer + k_part.head * sizeof(float))};
+      move_k_narrow(m, kind, kCapture ? cache : packed, kCapture ? packed : cache, k_part.unit,
+                    place.position);
     }
     if (v_part.some) {
-      std::byte* cache = m.layers[m.n_layers + layer] +
-                         row_offset(m.v, m.rows_per_block, token.row) + v_part.head * m.v.head;
-      std::byte* packed =
-          place.v + layer * place.layer_bytes + std::size_t{v_part.head} * m.dim_v * element;
-      const std::uint32_t i = v_part.unit;
-      if (kCapture) {
-        copy_one(kind.cache_codec, cache + i * bytes_of(kind.cache_codec), kind.packed_codec,
-                 packed + i * element);
-      } else {
-        copy_one(kind.packed_codec, packed + i * element, kind.cache_codec,
-                 cache + i * bytes_of(kind.cache_codec));
-      }
+      const HeadSide cache{kind.cache_codec,
+                           m.layers[m.n_layers + layer] +
+                               row_offset(m.v, m.rows_per_block, token.row) +
+                               v_part.head * m.v.head,
+                           1.0F};
+      const HeadSide packed{
+          kind.packed_codec, place.v + in_layer + std::size_t{v_part.head} * m.dim_v * element,
+          scale_at(kind.packed_codec, place.v_scales + in_layer + v_part.head * sizeof(float))};
+      copy_one(kCapture ? cache : packed, kCapture ? packed : cache, v_part.unit);
     }
   }
 }

@@ -42,7 +42,7 @@ Status plan_moves(const ConstCacheLayout& cache, const RopeTable& table, std::ui
   RowMoves& m = *moves;
   const std::size_t packed_element = codec_element_bytes(kind->packed_codec);
   const std::size_t cache_element = codec_element_bytes(cache.dtype);
-  if (packed_element == 0 || cache_element == 0) {
+  if (packed_element == 0 || cache_element == 0 || codec_is_scaled(cache.dtype)) {
     return invalid_argument("the codec of records or cache is not known");
   }
   if (!contiguous(cache.k_strides, cache_element) || !contiguous(cache.v_strides, cache_element)) {
@@ -58,8 +58,9 @@ Status plan_moves(const ConstCacheLayout& cache, const RopeTable& table, std::ui
   m.rows_per_block = static_cast<std::uint32_t>(cache.rows_per_block);
   m.k = strides_of(cache.k_strides, cache.rows_per_block);
   m.v = strides_of(cache.v_strides, cache.rows_per_block);
-  m.k_token_bytes = cache.shape.k_elements() * packed_element;
-  m.v_token_bytes = cache.shape.v_elements() * packed_element;
+  m.k_token_bytes = part_token_bytes(cache.shape, kind->packed_codec, KvPart::kK);
+  m.v_token_bytes = part_token_bytes(cache.shape, kind->packed_codec, KvPart::kV);
+  m.scale_token_bytes = part_token_bytes(cache.shape, kind->packed_codec, KvPart::kKScales);
   kind->wide = can_be_wide(cache, m);
   const std::uint32_t rest = m.dim_k - 2 * m.pairs;
   if (kind->wide) {
@@ -72,7 +73,9 @@ Status plan_moves(const ConstCacheLayout& cache, const RopeTable& table, std::ui
   m.units = m.n_heads * std::max(m.k_units, m.v_units);
   m.layers_per_thread = std::min(m.n_layers, kLayersPerThread);
   m.slices = (m.n_layers + m.layers_per_thread - 1) / m.layers_per_thread;
-  const std::uint64_t per_token = std::uint64_t{m.units} * m.slices;
+  constexpr std::uint64_t kWarp = 32;  // a head's
+  const std::uint64_t per_token =
+      quantises(*kind) ? kWarp * 2 * m.n_heads * m.n_layers : std::uint64_t{m.units} * m.slices;
   if (per_token * max_tokens > std::uint64_t{1} << 31) {
     return unsupported("a launch of " + std::to_string(max_tokens) + " tokens; for this shape " +
                        std::to_string((std::uint64_t{1} << 31) / per_token) + " is the most");

@@ -88,8 +88,12 @@ struct TwoChunks {
   Eight<E> a;
   Eight<E> b;
 
-  INFERSCALE_HD void load(const Chunks& chunks, const std::byte* head) {
+  // `scale`: of the head, where elements have one.
+  INFERSCALE_HD void load(const Chunks& chunks, const std::byte* head, const std::byte* scale) {
     if (chunks.some) {
+      if constexpr (E::kScaled) {
+        a.scale = b.scale = *reinterpret_cast<const float*>(scale);
+      }
       a.load(head + chunks.a * 8 * E::kBytes);
       if (chunks.two) {
         b.load(head + chunks.b * 8 * E::kBytes);
@@ -127,7 +131,8 @@ INFERSCALE_HD void put_turned(const TwoChunks<S>& from, const Chunks& chunks, co
   out.store(head + chunks.b * 8 * D::kBytes);
 }
 
-// The share of one thread, 16 bytes at a time. P: the packed side's element, C: the cache's.
+// The share of one thread, 16 bytes of the cache at a time. P: the packed side's element, C: the
+// cache's.
 template <class P, class C, bool kAdjacent, bool kCapture>
 INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
   using S = std::conditional_t<kCapture, C, P>;
@@ -148,6 +153,8 @@ INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
       row_offset(m.v, m.rows_per_block, token.row) + v_part.head * m.v.head;
   std::byte* k_packed = place.k + std::size_t{k_part.head} * m.dim_k * P::kBytes;
   std::byte* v_packed = place.v + std::size_t{v_part.head} * m.dim_v * P::kBytes;
+  const std::byte* k_scale = place.k_scales + k_part.head * sizeof(float);
+  const std::byte* v_scale = place.v_scales + v_part.head * sizeof(float);
   Coefficients q{};
   if (k_what.some && k_what.turned) {
     const std::uint32_t first = kAdjacent ? 4 * k_what.a : 8 * k_what.a;
@@ -161,8 +168,8 @@ INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
     std::byte* v_record = v_packed + layer * place.layer_bytes;
     TwoChunks<S> k;
     TwoChunks<S> v;
-    k.load(k_what, kCapture ? k_side : k_record);
-    v.load(v_what, kCapture ? v_side : v_record);
+    k.load(k_what, kCapture ? k_side : k_record, k_scale + layer * place.layer_bytes);
+    v.load(v_what, kCapture ? v_side : v_record, v_scale + layer * place.layer_bytes);
     if (k_what.some) {
       put_turned<S, D, kAdjacent>(k, k_what, q, kCapture ? k_record : k_side);
     }

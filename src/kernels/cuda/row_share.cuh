@@ -10,6 +10,8 @@ namespace inferscale::cuda {
 struct PackedPlace {
   std::byte* k;
   std::byte* v;
+  std::byte* k_scales;
+  std::byte* v_scales;
   std::uint64_t layer_bytes;
   std::uint32_t position;
 };
@@ -21,14 +23,20 @@ INFERSCALE_HD PackedPlace packed_place(const RowMoves& m, const MoveToken& token
   if constexpr (kCapture) {
     const PackedRun& run = m.runs[token.packed];
     const std::uint32_t t = index - run.first_token;
-    out.k = reinterpret_cast<std::byte*>(run.address) + t * m.k_token_bytes;
-    out.v = reinterpret_cast<std::byte*>(run.address) + run.v_offset + t * m.v_token_bytes;
+    auto* base = reinterpret_cast<std::byte*>(run.address);
+    out.k = base + t * m.k_token_bytes;
+    out.v = base + run.v_offset + t * m.v_token_bytes;
+    out.k_scales = base + run.k_scales + t * m.scale_token_bytes;
+    out.v_scales = base + run.v_scales + t * m.scale_token_bytes;
     out.layer_bytes = run.layer_bytes;
     out.position = run.first_position + t;
   } else {
     const std::uint32_t t = token.place >> kPositionBits;
-    out.k = reinterpret_cast<std::byte*>(token.packed) + t * m.k_token_bytes;
-    out.v = reinterpret_cast<std::byte*>(token.packed) + m.packed_v_offset + t * m.v_token_bytes;
+    auto* base = reinterpret_cast<std::byte*>(token.packed);
+    out.k = base + t * m.k_token_bytes;
+    out.v = base + m.packed_v_offset + t * m.v_token_bytes;
+    out.k_scales = base + m.packed_k_scales + t * m.scale_token_bytes;
+    out.v_scales = base + m.packed_v_scales + t * m.scale_token_bytes;
     out.layer_bytes = m.packed_layer_bytes;
     out.position = token.place & ((1U << kPositionBits) - 1);
   }

@@ -124,7 +124,7 @@ TEST_F(RankStoreAttach, CapturesAreLookedAtAndStoredOneByOne) {
   EXPECT_EQ(pending->size(), 2U);
   const auto keys = store_->first_layer_keys(*pending, 1);
   ASSERT_TRUE(keys.ok());
-  EXPECT_EQ(keys->size(), 3 * model().shape.k_elements() * sizeof(float));
+  EXPECT_EQ(keys->size(), 3 * model().shape.k_elements());
   EXPECT_EQ(store_->first_layer_keys(*pending, 2).status().code(), StatusCode::kInvalidArgument);
   ASSERT_TRUE(store_->store(*pending, 1).ok());
   EXPECT_FALSE(store_->contains(key_of(1)));

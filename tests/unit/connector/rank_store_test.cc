@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,56 @@ TEST_P(RankStoreTest, GivesBackWhatWasCaptured) {
   ASSERT_TRUE(compose(*store, {item_of(1, 11)}, back).ok());
   EXPECT_GT(largest_difference(back.k, rows.k), 0.1F) << "keys elsewhere are turned";
   EXPECT_EQ(back.v, rows.v);
+}
+
+TEST_P(RankStoreTest, ScaledRecordsAreWithinAStepOfWhatWasCaptured) {
+  for (const KvCodec codec : {KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+    RankStoreOptions scaled = options();
+    scaled.codec = codec;
+    const auto store = open(scaled);
+    EXPECT_EQ(store->token_bytes(), kv_token_bytes(model().shape, codec));
+    const Rows rows(3, model().shape, 1);
+    ASSERT_TRUE(capture(*store, 1, rows).ok());
+    Rows back(3);
+    ASSERT_TRUE(compose(*store, {item_of(1, 10)}, back).ok());
+    const float step = codec == KvCodec::kQ8 ? 1.0F / 127 : 1.0F / 14;  // of the largest element
+    EXPECT_LT(largest_difference(back.k, rows.k), 3 * step);
+    EXPECT_LT(largest_difference(back.v, rows.v), 2 * step);
+    EXPECT_GT(largest_difference(back.v, rows.v), 0.0F) << "it is quantised";
+  }
+}
+
+TEST_P(RankStoreTest, RowsThatAScaledCodecCannotHoldAreNeverStored) {
+  RankStoreOptions scaled = options();
+  scaled.codec = KvCodec::kQ8;
+  const auto store = open(scaled);
+  Rows rows(3, model().shape, 1);
+  rows.v[rows.v.size() - 2] = INFINITY;
+  const Status refused = capture(*store, 1, rows);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("value of layer 1, token 2, head 3"), std::string::npos)
+      << refused.message();
+  EXPECT_FALSE(store->contains(key_of(1)));
+  EXPECT_TRUE(capture(*store, 1, Rows(3, model().shape, 1)).ok());
+}
+
+// A directory that was filled under another setting.
+TEST_P(RankStoreTest, RecordsOfAnotherCodecAreUsedAsWell) {
+  const TempDirectory directory;
+  const Rows rows(3, model().shape, 1);
+  RankStoreOptions before = options(directory.path());
+  before.codec = KvCodec::kF16;
+  ASSERT_TRUE(capture(*open(before), 1, rows).ok());
+  RankStoreOptions after = options(directory.path());
+  after.codec = KvCodec::kQ8;
+  const auto store = open(after);
+  Rows back(3);
+  if (with_device()) {
+    ASSERT_TRUE(bind(*store, back).ok());
+  }
+  ASSERT_TRUE(compose(*store, {item_of(1, 10)}, back).ok());
+  EXPECT_LT(largest_difference(back.v, rows.v), 2.0F / 127);
+  EXPECT_GT(largest_difference(back.v, rows.v), 0.0F);
 }
 
 TEST_P(RankStoreTest, LoadsFollowEachOtherInTheRows) {

@@ -14,7 +14,9 @@ class CaptureTest : public TargetTest {};
 INFERSCALE_ON_EVERY_TARGET(CaptureTest);
 
 constexpr std::uint32_t kPositions = 2048;
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
+constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 std::optional<RecordBuilder> builder_of(const KvShape& shape, KvCodec codec,
                                         std::uint32_t n_tokens) {
@@ -30,16 +32,13 @@ std::optional<RecordBuilder> builder_of(const KvShape& shape, KvCodec codec,
 void expect_captured(const TestCache& cache, const CaptureSource& source, const RopeSpec& spec,
                      RecordBuilder& builder) {
   const KvShape& shape = builder.meta().shape;
-  const KvCodec codec = builder.meta().codec;
-  const std::size_t element = codec_element_bytes(codec);
   for (std::uint32_t t = 0; t < builder.n_tokens(); ++t) {
     const ReferenceRotation rotation(spec, Turn::kBack, source.first_position + t);
     const std::size_t row = source.rows.empty() ? source.first_row + t : source.rows[t];
     for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
       for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
-        const std::size_t cell = std::size_t{t} * shape.n_kv_heads + head;
-        const Head key{codec, builder.layer_k(layer) + cell * shape.head_dim_k * element};
-        const Head value{codec, builder.layer_v(layer) + cell * shape.head_dim_v * element};
+        const Head key = packed_head(builder, layer, KvPart::kK, t, head);
+        const Head value = packed_head(builder, layer, KvPart::kV, t, head);
         ASSERT_TRUE(rotation.turns(shape.head_dim_k, cache.k(layer, row, head), key))
             << "layer " << layer << " token " << t << " head " << head;
         ASSERT_TRUE(is_converted(shape.head_dim_v, cache.v(layer, row, head), value))
@@ -58,14 +57,14 @@ class Padding {
  private:
   static std::vector<std::byte> gaps(RecordBuilder& builder) {
     const KvShape& shape = builder.meta().shape;
-    const std::size_t token_bytes = builder.n_tokens() * codec_element_bytes(builder.meta().codec);
     std::vector<std::byte> bytes;
     const std::byte* end = builder.layer_k(0);
     for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-      bytes.insert(bytes.end(), end, static_cast<const std::byte*>(builder.layer_k(layer)));
-      end = builder.layer_k(layer) + token_bytes * shape.k_elements();
-      bytes.insert(bytes.end(), end, static_cast<const std::byte*>(builder.layer_v(layer)));
-      end = builder.layer_v(layer) + token_bytes * shape.v_elements();
+      for (const KvPart part : kKvParts) {
+        const std::byte* begin = builder.layer_part(layer, part);
+        bytes.insert(bytes.end(), end, begin);
+        end = begin + builder.n_tokens() * part_token_bytes(shape, builder.meta().codec, part);
+      }
     }
     return bytes;
   }
@@ -108,10 +107,10 @@ TEST_P(CaptureTest, MatchesTheReference) {
     for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalves}) {
       const std::vector<RopeSpec> specs = specs_of_every_scaling(pairing, c.rotary_dim);
       for (const RopeSpec& spec : specs) {
-        for (const KvCodec dtype : kCodecs) {
+        for (const KvCodec dtype : kDtypes) {
           for (const KvCodec codec : kCodecs) {
-            const bool bf16 = codec == KvCodec::kBf16 || dtype == KvCodec::kBf16;
-            if (bf16 && &spec != &specs.back()) {
+            const bool plain = codec != KvCodec::kBf16 && dtype != KvCodec::kBf16;
+            if ((!plain || codec_is_scaled(codec)) && &spec != &specs.back()) {
               continue;  // one scaling does for these pairs
             }
             capture_and_check(c.shape, spec, dtype, codec, Arrangement::kPacked, {});
@@ -129,7 +128,7 @@ TEST_P(CaptureTest, EveryArrangementAndScatteredRows) {
   const std::uint32_t scattered[] = {7, 0, 11, 3, 10};
   const RopeSpec spec = specs_of_every_scaling(RopePairing::kAdjacent, 12)[3];
   for (const Arrangement arrangement : kArrangements) {
-    for (const KvCodec dtype : kCodecs) {
+    for (const KvCodec dtype : kDtypes) {
       for (const KvCodec codec : kCodecs) {
         capture_and_check({2, 3, 20, 18}, spec, dtype, codec, arrangement, scattered);
         capture_and_check({2, 3, 20, 18}, spec, dtype, codec, arrangement, {});
@@ -148,23 +147,26 @@ TEST_P(CaptureTest, BlocksOfAnySize) {
   for (const auto& c : cases) {
     for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalves}) {
       const RopeSpec spec = specs_of_every_scaling(pairing, c.rotary_dim)[3];
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         for (const Arrangement arrangement :
              {Arrangement::kCpuBlocks, Arrangement::kTransposedBlocks, Arrangement::kElementMajor,
               Arrangement::kPairedBlocks}) {
           SCOPED_TRACE(describe(arrangement) + " of " + std::to_string(c.block));
           const TestCache cache(c.shape, dtype, 256, arrangement, c.block);
-          auto builder = builder_of(c.shape, dtype, 150);
-          ASSERT_TRUE(builder.has_value());
-          const Padding padding(*builder);
-          const CaptureSource source{3, 27, {}};
-          for (const LayerRange layers : {LayerRange{0, 1}, LayerRange{c.shape.n_layers - 1, 0}}) {
-            ASSERT_TRUE(kv_capture(cache.const_layout(), source, *table_of(spec, kPositions),
-                                   *builder, layers)
-                            .ok());
+          for (const KvCodec codec : {dtype, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+            auto builder = builder_of(c.shape, codec, 150);
+            ASSERT_TRUE(builder.has_value());
+            const Padding padding(*builder);
+            const CaptureSource source{3, 27, {}};
+            for (const LayerRange layers :
+                 {LayerRange{0, 1}, LayerRange{c.shape.n_layers - 1, 0}}) {
+              ASSERT_TRUE(kv_capture(cache.const_layout(), source, *table_of(spec, kPositions),
+                                     *builder, layers)
+                              .ok());
+            }
+            expect_captured(cache, source, spec, *builder);
+            EXPECT_TRUE(padding.kept(*builder));
           }
-          expect_captured(cache, source, spec, *builder);
-          EXPECT_TRUE(padding.kept(*builder));
         }
       }
     }

@@ -28,13 +28,6 @@ std::vector<std::uint32_t> rows_of(const ComposeItem& item) {
   return rows;
 }
 
-Head head_of(const Record& record, const std::byte* layer, std::size_t token, std::size_t head,
-             std::size_t head_dim) {
-  const std::size_t element = codec_element_bytes(record.meta().codec);
-  const std::size_t heads = record.meta().shape.n_kv_heads;
-  return {record.meta().codec, layer + (token * heads + head) * head_dim * element};
-}
-
 // Every key and value of `item` against the reference.
 void expect_composed(const ComposeItem& item, const RopeSpec& spec, const TestCache& cache) {
   const Record& record = *item.record;
@@ -45,13 +38,13 @@ void expect_composed(const ComposeItem& item, const RopeSpec& spec, const TestCa
     const ReferenceRotation rotation(spec, Turn::kForward, item.first_position + t);
     for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
       for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
-        ASSERT_TRUE(rotation.turns(
-            shape.head_dim_k, head_of(record, record.layer_k(layer), token, head, shape.head_dim_k),
-            cache.k(layer, rows[t], head)))
+        ASSERT_TRUE(rotation.turns(shape.head_dim_k,
+                                   packed_head(record, layer, KvPart::kK, token, head),
+                                   cache.k(layer, rows[t], head)))
             << "layer " << layer << " token " << t << " head " << head;
-        ASSERT_TRUE(is_converted(
-            shape.head_dim_v, head_of(record, record.layer_v(layer), token, head, shape.head_dim_v),
-            cache.v(layer, rows[t], head)))
+        ASSERT_TRUE(is_converted(shape.head_dim_v,
+                                 packed_head(record, layer, KvPart::kV, token, head),
+                                 cache.v(layer, rows[t], head)))
             << "value, layer " << layer << " token " << t << " head " << head;
       }
     }
@@ -71,7 +64,9 @@ std::vector<Case> cases() {
           {{1, 4, 64, 64}, 32},    {{1, 2, 130, 129}, 126}, {{3, 1, 1024, 1}, 1024}};
 }
 
-constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
+constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16};
+constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                               KvCodec::kFp8E4m3};
 
 // Two items of one token and of seven, at positions 1 and up to the table's last.
 void compose_and_check(const Case& c, const RopeSpec& spec, KvCodec codec, KvCodec dtype) {
@@ -99,9 +94,9 @@ TEST_P(ComposeTest, MatchesTheReference) {
       const std::vector<RopeSpec> specs = specs_of_every_scaling(pairing, c.rotary_dim);
       for (const RopeSpec& spec : specs) {
         for (const KvCodec codec : kCodecs) {
-          for (const KvCodec dtype : kCodecs) {
-            const bool bf16 = codec == KvCodec::kBf16 || dtype == KvCodec::kBf16;
-            if (bf16 && &spec != &specs.back()) {
+          for (const KvCodec dtype : kDtypes) {
+            const bool plain = codec != KvCodec::kBf16 && dtype != KvCodec::kBf16;
+            if ((!plain || codec_is_scaled(codec)) && &spec != &specs.back()) {
               continue;  // one scaling does for these pairs
             }
             compose_and_check(c, spec, codec, dtype);
@@ -120,7 +115,7 @@ TEST_P(ComposeTest, EveryArrangementAndScatteredRows) {
   const std::uint32_t scattered[] = {7, 0, 11, 3, 10};
   for (const Arrangement arrangement : kArrangements) {
     for (const KvCodec codec : kCodecs) {
-      for (const KvCodec dtype : kCodecs) {
+      for (const KvCodec dtype : kDtypes) {
         SCOPED_TRACE(describe(arrangement));
         const RopeSpec spec = specs_of_every_scaling(RopePairing::kHalves, 12)[3];
         const auto record = random_record(meta_of(shape, codec), 5, 21);
@@ -186,15 +181,16 @@ TEST_P(ComposeTest, ChainsOfRecordsInBlocks) {
   for (const BlockCase& c : block_cases) {
     for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalves}) {
       for (const KvCodec codec : kCodecs) {
-        for (const KvCodec dtype : kCodecs) {
+        for (const KvCodec dtype : kDtypes) {
           compose_chain(c, pairing, codec, dtype, Arrangement::kCpuBlocks);
           if (HasFatalFailure()) {
             return;
           }
         }
-        compose_chain(c, pairing, codec, codec, Arrangement::kTransposedBlocks);
-        compose_chain(c, pairing, codec, codec, Arrangement::kElementMajor);
-        compose_chain(c, pairing, codec, codec, Arrangement::kPairedBlocks);
+        const KvCodec dtype = codec_is_scaled(codec) ? KvCodec::kF16 : codec;
+        compose_chain(c, pairing, codec, dtype, Arrangement::kTransposedBlocks);
+        compose_chain(c, pairing, codec, dtype, Arrangement::kElementMajor);
+        compose_chain(c, pairing, codec, dtype, Arrangement::kPairedBlocks);
       }
     }
   }

@@ -33,6 +33,20 @@ TEST(PageLayout, PartsAreAlignedAndDoNotOverlap) {
   }
 }
 
+TEST(PageLayout, ScalesAreAPartOfTheirOwn) {
+  // SmolLM2-135M: 768 bytes of K and of V, 48 of scales of each: 96, rounded up to 128.
+  const PageLayout layout{{30, 3, 64, 64}, KvCodec::kQ8, 4};
+  EXPECT_EQ(layout.part_offset(0, KvPart::kV), 768U);
+  EXPECT_EQ(layout.part_offset(0, KvPart::kKScales), 1536U);
+  EXPECT_EQ(layout.part_offset(0, KvPart::kVScales), 1584U);
+  EXPECT_EQ(layout.layer_bytes(), 1664U);
+  EXPECT_EQ(layout.part_offset(7, KvPart::kKScales), 7 * 1664U + 1536U);
+  EXPECT_EQ(layout.page_bytes(), 30 * 1664U);
+  // Llama-3.1-8B needs no padding.
+  const PageLayout large{{32, 8, 128, 128}, KvCodec::kQ8, 4};
+  EXPECT_EQ(large.page_bytes(), 4 * kv_token_bytes(large.shape, KvCodec::kQ8));
+}
+
 TEST(PageLayout, CountsPages) {
   const PageLayout layout{{1, 1, 2, 2}, KvCodec::kF16, 4};
   EXPECT_EQ(layout.pages_for(0), 0U);

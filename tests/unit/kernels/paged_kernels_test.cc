@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -68,7 +70,9 @@ TEST(PagedKernels, ComposeGivesWhatKvComposeGives) {
     for (const auto& [codec, dtype] : {std::pair{KvCodec::kF16, KvCodec::kF16},
                                        {KvCodec::kF32, KvCodec::kF16},
                                        {KvCodec::kF16, KvCodec::kF32},
-                                       {KvCodec::kBf16, KvCodec::kBf16}}) {
+                                       {KvCodec::kBf16, KvCodec::kBf16},
+                                       {KvCodec::kQ8, KvCodec::kBf16},
+                                       {KvCodec::kFp8E4m3, KvCodec::kF16}}) {
       const PageLayout layout{kShape, codec, 4};
       const auto a = random_record(meta_of(kShape, codec), 7, 1);
       const auto b = random_record(meta_of(kShape, codec), 3, 2);
@@ -108,20 +112,19 @@ TEST(PagedKernels, PartOfARecordAcrossPages) {
   EXPECT_TRUE(same_cells(whole, parts, KvCodec::kF16));
 }
 
-TEST(PagedKernels, CaptureGivesWhatKvCaptureGives) {
+void capture_and_compare(KvCodec codec) {
   const auto table = some_table();
   for (const Arrangement arrangement : kArrangements) {
     TestCache cache(kShape, KvCodec::kF32, kRows, arrangement);
     const std::uint32_t rows_a[] = {4, 9, 1, 30}, rows_b[] = {0};
-    auto capturer =
-        std::move(make_cpu_capturer(paged(table, cache, {kShape, KvCodec::kF16, 4}))).value();
+    auto capturer = std::move(make_cpu_capturer(paged(table, cache, {kShape, codec, 4}))).value();
     const CaptureRun runs[] = {{50, rows_a}, {3, rows_b}};
     auto batch = std::move(capturer->capture(runs, nullptr)).value();
     capturer.reset();
     ASSERT_TRUE(batch->wait().ok());
     for (std::size_t run = 0; run < 2; ++run) {
       const std::vector<TokenId> tokens(runs[run].rows.size(), 7);
-      const RecordMeta meta = meta_of(kShape, KvCodec::kF16);
+      const RecordMeta meta = meta_of(kShape, codec);
       RecordBuilder expected = std::move(RecordBuilder::create(meta, tokens)).value();
       RecordBuilder got = std::move(RecordBuilder::create(meta, tokens)).value();
       const CaptureSource source{runs[run].first_position, 0, runs[run].rows};
@@ -131,11 +134,37 @@ TEST(PagedKernels, CaptureGivesWhatKvCaptureGives) {
       EXPECT_TRUE(std::equal(a->bytes().begin(), a->bytes().end(), b->bytes().begin()));
     }
     RecordBuilder other =
-        std::move(RecordBuilder::create(meta_of(kShape, KvCodec::kF16), std::vector<TokenId>(3)))
-            .value();
+        std::move(RecordBuilder::create(meta_of(kShape, codec), std::vector<TokenId>(3))).value();
     EXPECT_EQ(batch->read(0, other).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(batch->read(2, other).code(), StatusCode::kInvalidArgument);
   }
+}
+
+TEST(PagedKernels, CaptureGivesWhatKvCaptureGives) { capture_and_compare(KvCodec::kF16); }
+
+TEST(PagedKernels, ScaledCaptureGivesWhatKvCaptureGives) {
+  capture_and_compare(KvCodec::kQ8);
+  capture_and_compare(KvCodec::kFp8E4m3);
+}
+
+// Only the run that holds it.
+TEST(PagedKernels, WhatAScaledCodecCannotHoldIsToldWhenItIsRead) {
+  const auto table = some_table();
+  TestCache cache(kShape, KvCodec::kF32, kRows);
+  const float bad = std::numeric_limits<float>::infinity();
+  std::memcpy(const_cast<std::byte*>(cache.v(1, 9, 2).at(17)), &bad, sizeof(bad));
+  auto capturer =
+      std::move(make_cpu_capturer(paged(table, cache, {kShape, KvCodec::kQ8, 4}))).value();
+  const std::uint32_t good_rows[] = {4, 1}, bad_rows[] = {8, 9};
+  const CaptureRun runs[] = {{50, good_rows}, {3, bad_rows}};
+  auto batch = capturer->capture(runs, nullptr);
+  ASSERT_TRUE(batch.ok());
+  ASSERT_TRUE((*batch)->wait().ok());
+  const std::vector<TokenId> tokens(2, 7);
+  RecordBuilder one =
+      std::move(RecordBuilder::create(meta_of(kShape, KvCodec::kQ8), tokens)).value();
+  EXPECT_TRUE((*batch)->read(0, one).ok());
+  EXPECT_EQ((*batch)->read(1, one).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(PagedKernels, WhatDoesNotFitIsRefusedBeforeAnythingIsWritten) {

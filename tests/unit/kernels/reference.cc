@@ -54,6 +54,11 @@ const std::vector<std::byte>& random_elements(KvCodec codec) {
     const std::size_t bytes = codec_element_bytes(codec);
     pool.resize(kPoolElements * bytes);
     for (std::size_t i = 0; i < kPoolElements; ++i) {
+      if (codec_is_scaled(codec)) {
+        const auto bits = static_cast<std::uint8_t>(random());
+        pool[i] = std::byte{(bits & 0x7F) == 0x7F ? std::uint8_t{0} : bits};
+        continue;
+      }
       const std::uint64_t kind = random() % 16;
       const double scale = kind == 0 ? 40.0 : kind == 1 ? 1e-5 : 1.0;
       write_element(codec, scale * normal(random), pool.data() + i * bytes);
@@ -89,20 +94,73 @@ void store_float(KvCodec codec, float value, std::byte* to) {
   std::memcpy(to, &bits, sizeof(bits));
 }
 
-::testing::AssertionResult copied(KvCodec from_codec, const std::byte* from, KvCodec to_codec,
-                                  const std::byte* to, std::size_t element) {
+// |got - want| is at most half a step and what `want` itself is uncertain by.
+::testing::AssertionResult is_quantised(const std::vector<double>& want,
+                                        const std::vector<double>& slack, const Head& to) {
+  double largest = 0;
+  double most_slack = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::fabs(want[i]));
+    most_slack = std::max(most_slack, slack[i]);
+  }
+  const double fewest = reference_scale(to.codec, largest - most_slack);
+  const double most = reference_scale(to.codec, largest + most_slack);
+  if (!(to.scale >= fewest && to.scale <= most)) {
+    return ::testing::AssertionFailure()
+           << "scale is " << to.scale << ", not within " << fewest << ".." << most;
+  }
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double allowed = half_step(to.codec, std::fabs(want[i]) + slack[i], to.scale) + slack[i];
+    if (!(std::fabs(to.value(i) - want[i]) <= allowed)) {
+      return element_differs("quantised element", i, to.value(i), want[i]);
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+::testing::AssertionResult quantised_exactly(std::size_t count, const Head& from, const Head& to) {
+  double largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::fabs(from.value(i)));
+  }
+  if (to.scale != reference_scale(to.codec, largest)) {
+    return ::testing::AssertionFailure()
+           << "scale is " << to.scale << ", not " << reference_scale(to.codec, largest);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const double want = reference_element(to.codec, static_cast<float>(from.value(i)), to.scale);
+    if (read_element(to.codec, to.at(i)) != want) {
+      return element_differs("quantised element", i, read_element(to.codec, to.at(i)), want);
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+::testing::AssertionResult copied(const Head& source, KvCodec to_codec, const std::byte* to,
+                                  std::size_t element) {
   const std::size_t to_bytes = codec_element_bytes(to_codec);
+  const std::byte* from = source.at(element);
   std::byte want[4] = {};
-  if (from_codec == to_codec) {
+  if (source.codec == to_codec) {
     std::memcpy(want, from, to_bytes);
+  } else if (codec_is_scaled(source.codec)) {
+    store_float(to_codec, static_cast<float>(source.value(element)), want);  // which is exact
   } else {
-    store_float(to_codec, load_float(from_codec, from), want);
+    store_float(to_codec, load_float(source.codec, from), want);
   }
   if (std::memcmp(want, to, to_bytes) != 0) {
     return element_differs("copied element", element, read_element(to_codec, to),
                            read_element(to_codec, want));
   }
   return ::testing::AssertionSuccess();
+}
+
+double e4m3_value(std::uint8_t bits) {
+  const int exponent = (bits >> 3) & 15;
+  const int mantissa = bits & 7;
+  const double sign = (bits & 0x80) != 0 ? -1.0 : 1.0;
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
 }
 
 }  // namespace
@@ -178,7 +236,54 @@ std::uint16_t bf16_of_float(float value) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) >> 16) | 0x40U);
 }
 
+double reference_scale(KvCodec codec, double largest) {
+  if (!(largest < std::ldexp(1.0, 127))) {
+    return std::nan("");
+  }
+  if (largest < std::ldexp(1.0, -100)) {
+    return 0;
+  }
+  const double exact = static_cast<float>(largest / (codec == KvCodec::kQ8 ? 127 : 448));
+  const double step = std::ldexp(1.0, std::ilogb(exact) - 15);
+  return std::ceil(exact / step) * step;
+}
+
+double reference_element(KvCodec codec, float value, float scale) {
+  if (scale == 0) {
+    return 0;
+  }
+  const double quotient = static_cast<float>(double{value} / scale);
+  if (codec == KvCodec::kQ8) {
+    return std::nearbyint(quotient);
+  }
+  const double magnitude = std::fabs(quotient);
+  std::uint8_t best = 0;
+  for (std::uint8_t bits = 1; bits < 0x7F; ++bits) {
+    const double nearer =
+        std::fabs(e4m3_value(best) - magnitude) - std::fabs(e4m3_value(bits) - magnitude);
+    if (nearer > 0 || (nearer == 0 && bits % 2 == 0)) {
+      best = bits;
+    }
+  }
+  return std::copysign(e4m3_value(best), quotient);
+}
+
+double half_step(KvCodec codec, double value, double scale) {
+  double step = 1;
+  if (codec == KvCodec::kFp8E4m3) {
+    const double magnitude = scale > 0 ? std::fabs(value / scale) : 0;
+    step = std::ldexp(1.0, magnitude < std::ldexp(1.0, -6) ? -9 : std::ilogb(magnitude) - 3);
+  }
+  return scale * step * (0.5 + std::ldexp(1.0, -17));
+}
+
 double read_element(KvCodec codec, const std::byte* from) {
+  if (codec == KvCodec::kQ8) {
+    return static_cast<std::int8_t>(*from);
+  }
+  if (codec == KvCodec::kFp8E4m3) {
+    return e4m3_value(static_cast<std::uint8_t>(*from));
+  }
   if (codec != KvCodec::kF16) {
     return load_float(codec, from);
   }
@@ -221,15 +326,27 @@ ReferenceRotation::ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint3
 ::testing::AssertionResult ReferenceRotation::turns(std::size_t head_dim, Head from,
                                                     Head to) const {
   const std::size_t n = cos_.size();
+  std::vector<double> all(head_dim);  // of a scaled `to`
+  std::vector<double> slack(head_dim);
+  for (std::size_t i = 2 * n; i < head_dim; ++i) {
+    all[i] = from.value(i);
+  }
   for (std::size_t i = 0; i < n; ++i) {
     const bool adjacent = pairing_ == RopePairing::kAdjacent;
     const std::size_t ix = adjacent ? 2 * i : i;
     const std::size_t iy = adjacent ? 2 * i + 1 : i + n;
-    const Pair in{read_element(from.codec, from.at(ix)), read_element(from.codec, from.at(iy))};
+    const Pair in{from.value(ix), from.value(iy)};
     const Pair want = turned(in, turn_, cos_[i], sin_[i]);
     const double norm = std::hypot(want.x, want.y);
-    const double got_x = read_element(to.codec, to.at(ix));
-    const double got_y = read_element(to.codec, to.at(iy));
+    if (codec_is_scaled(to.codec)) {
+      all[ix] = want.x;
+      all[iy] = want.y;
+      slack[ix] = allowed_error(KvCodec::kF32, want.x, norm);
+      slack[iy] = allowed_error(KvCodec::kF32, want.y, norm);
+      continue;
+    }
+    const double got_x = to.value(ix);
+    const double got_y = to.value(iy);
     if (!(std::fabs(got_x - want.x) <= allowed_error(to.codec, want.x, norm))) {
       return element_differs("rotated element", ix, got_x, want.x);
     }
@@ -237,14 +354,20 @@ ReferenceRotation::ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint3
       return element_differs("rotated element", iy, got_y, want.y);
     }
   }
+  if (codec_is_scaled(to.codec)) {
+    return is_quantised(all, slack, to);
+  }
   const std::size_t rotated = 2 * n;
-  return is_converted(head_dim - rotated, {from.codec, from.at(rotated), from.stride},
+  return is_converted(head_dim - rotated, {from.codec, from.at(rotated), from.stride, from.scale},
                       {to.codec, to.at(rotated), to.stride});
 }
 
 ::testing::AssertionResult is_converted(std::size_t count, Head from, Head to) {
+  if (codec_is_scaled(to.codec)) {
+    return quantised_exactly(count, from, to);
+  }
   for (std::size_t i = 0; i < count; ++i) {
-    const auto result = copied(from.codec, from.at(i), to.codec, to.at(i), i);
+    const auto result = copied(from, to.codec, to.at(i), i);
     if (!result) {
       return result;
     }
@@ -316,6 +439,24 @@ RecordMeta meta_of(const KvShape& shape, KvCodec codec) {
   return meta;
 }
 
+void fill_scales(RecordBuilder& builder, std::uint64_t seed) {
+  if (!codec_is_scaled(builder.meta().codec)) {
+    return;
+  }
+  std::mt19937_64 random(seed);
+  const KvShape& shape = builder.meta().shape;
+  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
+      for (std::size_t i = 0; i < std::size_t{builder.n_tokens()} * shape.n_kv_heads; ++i) {
+        const std::uint64_t draw = random();
+        const double largest = draw % 16 == 0 ? 1e-5 : std::ldexp(double(draw >> 40), -22);
+        const auto scale = static_cast<float>(reference_scale(builder.meta().codec, largest));
+        std::memcpy(builder.layer_part(layer, part) + i * sizeof(scale), &scale, sizeof(scale));
+      }
+    }
+  }
+}
+
 std::shared_ptr<const Record> random_record(const RecordMeta& meta, std::uint32_t n_tokens,
                                             std::uint64_t seed) {
   std::vector<TokenId> ids(n_tokens);
@@ -333,6 +474,7 @@ std::shared_ptr<const Record> random_record(const RecordMeta& meta, std::uint32_
     fill_random(meta.codec, builder->layer_v(layer), n_tokens * meta.shape.v_elements(),
                 seed + 2 * layer + 1);
   }
+  fill_scales(*builder, seed);
   return std::move(*builder).seal();
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/transcode.h"
 #include "unit/kv/page_fixture.h"
 #include "unit/kv/temp_directory.h"
 
@@ -135,10 +136,10 @@ TEST(DeviceStore, MissesSayWhy) {
   const std::vector<Item> items = put_below(rig, 2);
   const Item absent(50);
   EXPECT_EQ(rig.reason(absent), MissReason::kAbsent);
-  Item wide(60);
-  wide.options.codec = KvCodec::kF32;
-  ASSERT_TRUE(rig.store->put(wide.key, wide.record()).ok());
-  EXPECT_EQ(rig.reason(wide), MissReason::kWrongModel) << "of another codec than the pages";
+  Item other(60);
+  other.options.shape.n_layers += 1;
+  ASSERT_TRUE(rig.store->put(other.key, other.record()).ok());
+  EXPECT_EQ(rig.reason(other), MissReason::kWrongModel) << "of another shape than the pages";
   Item wrong = items[0];
   wrong.tokens[1] ^= 1;
   EXPECT_EQ(rig.reason(wrong), MissReason::kWrongTokens) << "from the store below";
@@ -155,6 +156,25 @@ TEST(DeviceStore, MissesSayWhy) {
   EXPECT_EQ(misses(MissReason::kWrongTokens), 2U);
   EXPECT_EQ(misses(MissReason::kNoDeviceRoom), 1U);
   EXPECT_EQ(rig.store->stats().leases_active, 2U);
+}
+
+TEST(DeviceStore, RecordsOfAnotherCodecAreTranscodedOnTheirWayUp) {
+  for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+    StoreRig rig(2, 2);
+    Item item(60);
+    item.options.codec = codec;
+    const auto record = item.record();
+    ASSERT_TRUE(rig.store->put(item.key, record).ok());
+    const PageLease lease = rig.acquire(item);
+    ASSERT_TRUE(lease.ready());
+    EXPECT_EQ(lease.meta().codec, item_layout().codec);
+    const auto wanted = std::move(transcode_record(*record, item_layout().codec)).value();
+    std::vector<std::byte> page(item_layout().page_bytes());
+    record_to_page(item_layout(), *wanted, 0, page);
+    EXPECT_TRUE(same_bytes(page, {lease.addresses()[0], page.size()})) << codec_name(codec);
+    const std::vector<Lease> below = rig.store->acquire(std::vector{item.request()});
+    EXPECT_TRUE(same_bytes(below[0].record()->bytes(), record->bytes())) << "it stays as it was";
+  }
 }
 
 TEST(DeviceStore, ADamagedRecordBelowGivesNoPages) {

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +41,26 @@ std::shared_ptr<const Record> make_bf16() {
   return make_record({KvCodec::kBf16, {2, 2, 4, 2}, 3, 0x66, 43});
 }
 
+std::shared_ptr<const Record> make_q8() {
+  return make_record({KvCodec::kQ8, {2, 2, 4, 2}, 3, 0x77, 44});
+}
+
+std::shared_ptr<const Record> make_fp8() {
+  return make_record({KvCodec::kFp8E4m3, {2, 2, 4, 2}, 3, 0x88, 45});
+}
+
+void spoil_element(std::vector<std::byte>& bytes) {
+  bytes.at(200) = std::byte{0xFF};
+  reseal(bytes);
+}
+
+/// The first key's scale becomes infinite, with checksums that match.
+void spoil_scale(std::vector<std::byte>& bytes) {
+  const float bad = std::numeric_limits<float>::infinity();
+  std::memcpy(bytes.data() + 240, &bad, sizeof(bad));
+  reseal(bytes);
+}
+
 std::vector<Golden> golden_files() {
   return {
       {"record-v1-f16.iskv", make_tiny_record, nullptr},
@@ -54,6 +76,11 @@ std::vector<Golden> golden_files() {
       {"record-v1-bf16.iskv", make_bf16, nullptr},
       {"record-v1-bf16.payload-flipped.iskv", make_bf16, flip(260)},
       {"record-v1-bf16.payload-truncated.iskv", make_bf16, cut(300)},
+      {"record-v1-q8.iskv", make_q8, nullptr},
+      {"record-v1-q8.payload-flipped.iskv", make_q8, flip(200)},
+      {"record-v1-q8.scale-infinite.iskv", make_q8, spoil_scale},
+      {"record-v1-fp8_e4m3.iskv", make_fp8, nullptr},
+      {"record-v1-fp8_e4m3.element-nan.iskv", make_fp8, spoil_element},
   };
 }
 
@@ -89,7 +116,8 @@ TEST_P(GoldenRecord, IsWhatTheEncoderMakesAndTheDecoderJudges) {
 INSTANTIATE_TEST_SUITE_P(V1, GoldenRecord, ::testing::ValuesIn(golden_files()),
                          [](const auto& test) {
                            std::string name = test.param.name;
-                           std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
+                           std::erase_if(name,
+                                         [](char c) { return c == '-' || c == '.' || c == '_'; });
                            return name;
                          });
 

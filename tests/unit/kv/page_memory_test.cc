@@ -36,7 +36,8 @@ bool is_zero(const std::vector<std::byte>& bytes) {
 
 TEST(PageMemory, GivesBackWhatWasWritten) {
   for (const std::uint32_t n_tokens : {1U, 3U, 4U, 5U, 9U}) {
-    for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+    for (const KvCodec codec :
+         {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
       SampleOptions options;
       options.codec = codec;
       options.shape = {3, 3, 6, 10};

@@ -29,7 +29,8 @@ void set_u32(std::vector<std::byte>& bytes, std::size_t offset, std::uint32_t va
 }
 
 TEST(Record, RoundTripsEveryFieldAndByte) {
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+  for (const KvCodec codec :
+       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     for (const std::uint32_t n_tokens : {1U, 2U, 3U, 10U, 11U, 28U}) {
       const SampleOptions options{codec, {3, 2, 6, 5}, n_tokens, 0x44, n_tokens};
       const auto record = make_record(options);
@@ -63,6 +64,26 @@ TEST(Record, LayersAreAlignedInOrderAndInside) {
   EXPECT_EQ(record->bytes().size() % 64, 0U);
 }
 
+TEST(Record, ScalesStandAlignedBehindTheValues) {
+  for (const KvShape& shape : {KvShape{5, 3, 2, 7}, KvShape{2, 1, 64, 64}, KvShape{1, 2, 6, 5}}) {
+    const auto record = make_record({KvCodec::kQ8, shape, 3, 0x33, 1});
+    const std::size_t v_end = 3 * (shape.k_elements() + shape.v_elements());
+    const std::size_t scales = 3 * shape.n_kv_heads * sizeof(float);
+    for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const std::byte* k = record->layer_k(layer);
+      const std::byte* k_scales = record->layer_part(layer, KvPart::kKScales);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(k) % 64, 0U);
+      EXPECT_EQ(record->layer_v(layer), k + 3 * shape.k_elements());
+      EXPECT_EQ(k_scales, k + (v_end + 15) / 16 * 16);
+      EXPECT_EQ(record->layer_part(layer, KvPart::kVScales), k_scales + scales);
+      EXPECT_LE(k_scales + 2 * scales, record->bytes().data() + record->bytes().size());
+    }
+    EXPECT_EQ(kv_token_bytes(shape, KvCodec::kQ8),
+              shape.n_layers *
+                  (shape.k_elements() + shape.v_elements() + shape.n_kv_heads * std::size_t{8}));
+  }
+}
+
 TEST(Record, ParsesFromAnyAlignment) {
   const auto record = make_record();
   for (std::size_t shift = 0; shift < 9; ++shift) {
@@ -76,13 +97,15 @@ TEST(Record, KnowsTheSizeOfSmolLm2) {
   RecordMeta meta;
   meta.shape = {30, 3, 64, 64};
   EXPECT_EQ(record_bytes(meta, 28), 320U + 645120U);
+  meta.codec = KvCodec::kQ8;
+  EXPECT_EQ(record_bytes(meta, 28), 320U + 30U * 11456U);
   meta.codec = KvCodec{9};
   EXPECT_EQ(record_bytes(meta, 28), 0U);
   EXPECT_EQ(record_bytes(RecordMeta{}, 28), 0U);
 }
 
 TEST(RecordDamage, EveryFlippedBitIsDetected) {
-  for (const auto& record : {make_tiny_record(), make_record()}) {
+  for (const auto& record : {make_tiny_record(), make_record(), make_record({KvCodec::kQ8})}) {
     std::vector<std::byte> bytes = copy_bytes(*record);
     for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
       const std::byte mask{static_cast<std::uint8_t>(1U << (bit % 8))};
@@ -198,6 +221,43 @@ TEST(RecordForgery, PaddingFlagsAndTokenHashAreChecked) {
   const Hash128 checksum = xxh3_128(std::span(bytes).first(format::kHeaderChecksumAt));
   std::memcpy(bytes.data() + format::kHeaderChecksumAt, checksum.bytes.data(), 16);
   EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("token ids: hash"));
+}
+
+TEST(RecordForgery, ScalesAreChecked) {
+  const auto record = make_record({KvCodec::kQ8, {2, 3, 6, 5}, 3, 0x33, 1});
+  const std::vector<std::byte> good = copy_bytes(*record);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
+    const std::byte* last = record->layer_part(1, part) + 8 * sizeof(float);
+    const auto at = static_cast<std::size_t>(last - record->bytes().data());
+    for (const float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN(), -1.0F, -0.0F,
+                            1e-40F, 0x1p121F, 0x1.000002p0F}) {
+      std::vector<std::byte> bytes = good;
+      std::memcpy(bytes.data() + at, &bad, sizeof(bad));
+      reseal(bytes);
+      EXPECT_EQ(parse_code(bytes), StatusCode::kDataLoss) << bad;
+      EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("scales")) << bad;
+    }
+    for (const float sound : {0.0F, 0x1p-110F, 1.5F}) {
+      std::vector<std::byte> bytes = good;
+      std::memcpy(bytes.data() + at, &sound, sizeof(sound));
+      reseal(bytes);
+      EXPECT_TRUE(Record::parse(bytes).ok()) << sound;
+    }
+  }
+  const auto floats = make_record({KvCodec::kFp8E4m3});
+  for (const std::byte nan : {std::byte{0x7F}, std::byte{0xFF}}) {
+    std::vector<std::byte> bytes = copy_bytes(*floats);
+    const std::byte* at = floats->layer_v(1) + 2;
+    bytes[static_cast<std::size_t>(at - floats->bytes().data())] = nan;
+    reseal(bytes);
+    EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("elements"));
+  }
+  std::vector<std::byte> bytes = good;  // between values and scales
+  const std::byte* gap = record->layer_part(1, KvPart::kKScales) - 1;
+  bytes[static_cast<std::size_t>(gap - record->bytes().data())] = std::byte{1};
+  reseal(bytes);
+  EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("padding"));
 }
 
 TEST(RecordVerify, SeesChangedAndWipedMemory) {

@@ -80,11 +80,23 @@ inline std::shared_ptr<const Record> make_record(const SampleOptions& options = 
     for (std::size_t i = 0; i < size; ++i) {
       state = state * 1664525U + 1013904223U;
       data[i] = static_cast<std::byte>(state >> 24);
+      if (options.codec == KvCodec::kFp8E4m3 && (data[i] | std::byte{0x80}) == std::byte{0xFF}) {
+        data[i] = std::byte{0};  // which is no NaN
+      }
     }
   };
   for (std::uint32_t layer = 0; layer < options.shape.n_layers; ++layer) {
     fill(builder.layer_k(layer), options.n_tokens * options.shape.k_elements() * element);
     fill(builder.layer_v(layer), options.n_tokens * options.shape.v_elements() * element);
+    for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
+      const std::size_t size =
+          options.n_tokens * part_token_bytes(options.shape, options.codec, part);
+      for (std::size_t at = 0; at < size; at += sizeof(float)) {
+        state = state * 1664525U + 1013904223U;
+        const float scale = static_cast<float>(state >> 16) / 65536;
+        std::memcpy(builder.layer_part(layer, part) + at, &scale, sizeof(scale));
+      }
+    }
   }
   return std::move(builder).seal();
 }
