@@ -28,6 +28,7 @@ class Options:
     eager: bool = False
     gpu_memory_utilization: float = 0.5
     max_model_len: int = 4096
+    codec: str = "auto"  # of the records
     gpu_budget: Any = "8GiB"
     pinned_budget: Any = "6GiB"
     host_budget: Any = "8GiB"
@@ -89,7 +90,7 @@ class Rig:
         self.data_dir = options.folder / f"data-{options.shape}"
         extra = {
             "data_dir": str(self.data_dir), "host_budget": options.host_budget,
-            "disk_budget": 0, "gpu_budget": options.gpu_budget, "pinned_budget": options.pinned_budget,
+            "disk_budget": 0, "store_codec": options.codec, "gpu_budget": options.gpu_budget, "pinned_budget": options.pinned_budget,
         }
         transfer = KVTransferConfig(
             kv_connector="InferScaleConnector", kv_connector_module_path="inferscale.vllm",

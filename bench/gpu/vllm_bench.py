@@ -185,6 +185,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parts", default="smoke,gates,facts,tiers,ttft,breakdown,encode,throughput")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--codec", default="auto", help="of the records")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--facts", type=int, default=1000)
     parser.add_argument("--encode-seconds", type=float, default=40.0)
@@ -208,7 +209,7 @@ def main() -> None:
         try:
             rig = Rig(Options(
                 options.shape, Path(folder), model=options.model, dtype=options.dtype, eager=options.eager,
-                gpu_budget=options.gpu_budget, pinned_budget=options.pinned_budget,
+                codec=options.codec, gpu_budget=options.gpu_budget, pinned_budget=options.pinned_budget,
             ))
             faulthandler.cancel_dump_traceback_later()
             run.report |= {
