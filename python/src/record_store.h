@@ -22,7 +22,7 @@ auto unlocked(Call call) {
 /// {"key", "scope_hash", "context_id", "context_kind", "context_tokens"}. Raises ValueError.
 [[nodiscard]] CaptureMeta to_capture_meta(const nb::dict& meta);
 
-/// "f16", "bf16" or "f32". Raises ValueError that names the field.
+/// A codec by its name, as "bf16". Raises ValueError that names the field.
 [[nodiscard]] KvCodec to_codec(const char* field, const std::string& name);
 
 /// (key, scope_hash, context_id or None, tokens, first_position). REQUIRES: five parts.

@@ -246,6 +246,22 @@ class Commands(CliCase):
                 for text in ("Mara lives in Graz", "Mara has a banjo"):
                     self.assertEqual(self.ok("add", text, "--context", context, data=data)["facts_encoded"], 1)
 
+    def test_every_codec_and_records_of_another(self):
+        question = ["ask", "Where does Mara live?", "--top-j", 0, "--max-tokens", 2]
+        sizes = {}
+        for codec in ("f16", "bf16", "f32", "q8", "fp8_e4m3"):
+            with self.subTest(codec):
+                data = self.root / codec
+                self.ok("add", "Mara lives in Graz", "--codec", codec, data=data)
+                sizes[codec] = sum(tier["bytes"] for tier in self.ok("stats", data=data)["kv"]["tiers"])
+                for serving in (codec, "q8"):  # what is there is used as it is
+                    reply = self.ok(*question, "--codec", serving, data=data)
+                    self.assertEqual([fact["state"] for fact in reply["facts"]], ["injected"])
+        self.assertLess(sizes["q8"], 0.7 * sizes["f16"])  # heads of this model are small: many scales
+        self.assertEqual(sizes["q8"], sizes["fp8_e4m3"])
+        self.assertEqual(sizes["f16"], sizes["bf16"])
+        self.fails(2, "kInvalidArgument", "stats", "--codec", "q7")
+
     def test_models_of_all_families(self):
         for family in ("qwen2", "qwen3", "granite", "olmo2"):
             with self.subTest(family):
