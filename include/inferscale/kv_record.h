@@ -49,8 +49,8 @@ enum class ContextKind : std::uint8_t {
   kWindow = 5,
   kNear = 6,
   kLog = 7,
-  kSource = 8,
-  kNearAny = 9,
+  kSource = 8,   ///< an experiment; nothing makes it any more
+  kNearAny = 9,  ///< likewise
   kChain = 10,
   kAlone = 11,
   kParked = 12,  ///< rows of a conversation, not of a fact; an engine forgets them soon

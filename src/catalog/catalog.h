@@ -86,12 +86,12 @@ class Catalog {
   /// whoever spoke first), in the order in which they first spoke. Turns without one do not count.
   [[nodiscard]] virtual Result<std::vector<std::string>> speakers(const Scope& exact,
                                                                   std::size_t limit) = 0;
-  /// The n facts of the fact's own scope whose vectors are nearest to its own (by the largest
-  /// product of two chunks; among equals, the older), in ingest order; with `past_only` of those
-  /// ingested before it. Where several embedding models have left vectors, those count that were
-  /// written last. Nothing when the fact has no vectors or this version is not live.
-  [[nodiscard]] virtual Result<std::vector<Fact>> nearest_facts(const FactRef& fact, std::size_t n,
-                                                                bool past_only) = 0;
+  /// The n facts of the fact's own scope, ingested before it, whose vectors are nearest to its own
+  /// (by the largest product of two chunks; among equals, the older), in ingest order. Where
+  /// several embedding models have left vectors, those count that were written last. Nothing when
+  /// the fact has no vectors or this version is not live.
+  [[nodiscard]] virtual Result<std::vector<Fact>> nearest_facts(const FactRef& fact,
+                                                                std::size_t n) = 0;
   [[nodiscard]] virtual Result<VectorRows> vectors(const Scope& request,
                                                    std::string_view embedder_id) = 0;
   [[nodiscard]] virtual Result<std::vector<Fact>> facts_without_vectors(

@@ -152,7 +152,7 @@ void Command::add_common_options(CommonOptions& options) {
        "[,control=URL][,control-file=PATH] (docs/vllm.md)");
   text("--context", options.context, "CONTEXT",
        "What a fact is encoded behind: header, alone, or primer, names, turns, window, near, "
-       "near_any, log, chain or source with a number [what reencode chose, else window:8]");
+       "log or chain with a number [what reencode chose, else window:8]");
   text("--top-j", options.top_j, "auto|N", "Best facts prefilled as text: auto, or a number");
   choice("--codec", options.codec, {"f16", "bf16", "f32", "q8", "fp8_e4m3"},
          "Elements of new records: q8 and fp8_e4m3 take half of f16");

@@ -10,8 +10,8 @@ namespace inferscale {
 namespace {
 
 constexpr std::array kCounted = {ContextKind::kPrimer, ContextKind::kNames, ContextKind::kTurns,
-                                 ContextKind::kWindow, ContextKind::kNear,  ContextKind::kNearAny,
-                                 ContextKind::kLog,    ContextKind::kChain, ContextKind::kSource};
+                                 ContextKind::kWindow, ContextKind::kNear,  ContextKind::kLog,
+                                 ContextKind::kChain};
 constexpr std::array kPlain = {ContextKind::kHeader, ContextKind::kAlone};
 
 bool is_plain(ContextKind kind) {
@@ -47,7 +47,7 @@ Result<ContextSpec> parse_context_spec(std::string_view text) {
   }
   return invalid_argument(
       fmt::format("encode context '{}': use header, alone, primer:N, names:N, turns:N, window:N, "
-                  "near:N, near_any:N, log:N, chain:N or source:N with N from 1 to {}",
+                  "near:N, log:N or chain:N with N from 1 to {}",
                   text.substr(0, 64), kMaxContextFacts));
 }
 

@@ -11,6 +11,8 @@ std::unique_ptr<EncodeContext> make_encode_context(const ContextSpec& spec,
   switch (spec.kind) {
     case ContextKind::kPrefix:  // never configured
     case ContextKind::kParked:
+    case ContextKind::kSource:
+    case ContextKind::kNearAny:
     case ContextKind::kHeader:
     case ContextKind::kPrimer:
       return std::make_unique<PrimerContext>(spec.n, sources);
@@ -20,14 +22,11 @@ std::unique_ptr<EncodeContext> make_encode_context(const ContextSpec& spec,
       return std::make_unique<NamesContext>(spec.n, sources);
     case ContextKind::kTurns:
       return std::make_unique<TurnsContext>(spec.n, sources);
-    case ContextKind::kSource:
-      return std::make_unique<SourceContext>(spec.n, sources);
     case ContextKind::kWindow:
     case ContextKind::kChain:
       return std::make_unique<WindowContext>(spec.n, spec.kind == ContextKind::kChain, sources);
     case ContextKind::kNear:
-    case ContextKind::kNearAny:
-      return std::make_unique<NearContext>(spec.n, spec.kind == ContextKind::kNear, sources);
+      return std::make_unique<NearContext>(spec.n, sources);
     case ContextKind::kLog:
       return std::make_unique<LogContext>(spec, sources);
   }

@@ -73,24 +73,19 @@ TEST_P(CatalogSuite, NearestFactsAreOfTheScopeInIngestOrder) {
   add("without");
   with("nearest", 0.05F);
   with("foreign", 0.0F, kTutor);
-  const auto nearest = [&](const std::string& id, std::size_t n, bool past) {
-    return texts_of(unwrap(catalog().nearest_facts({id, 1}, n, past)));
+  const auto nearest = [&](const std::string& id, std::size_t n) {
+    return texts_of(unwrap(catalog().nearest_facts({id, 1}, n)));
   };
-  EXPECT_THAT(nearest(self, 2, false), ElementsAre("near", "nearest"));
-  EXPECT_THAT(nearest(self, 1, false), ElementsAre("nearest"));
-  EXPECT_THAT(nearest(self, 1, true), ElementsAre("near"));
-  EXPECT_THAT(nearest(self, 9, true), ElementsAre("far", "near"));
-  EXPECT_THAT(nearest(self, 0, true), IsEmpty());
-  EXPECT_THAT(unwrap(catalog().nearest_facts({self, 2}, 9, false)), IsEmpty()) << "no such version";
-  EXPECT_THAT(unwrap(catalog().nearest_facts({"gone", 1}, 9, false)), IsEmpty());
+  EXPECT_THAT(nearest(self, 1), ElementsAre("near"));
+  EXPECT_THAT(nearest(self, 9), ElementsAre("far", "near")) << "not those that came later";
+  EXPECT_THAT(nearest(self, 0), IsEmpty());
+  EXPECT_THAT(unwrap(catalog().nearest_facts({self, 2}, 9)), IsEmpty()) << "no such version";
+  EXPECT_THAT(unwrap(catalog().nearest_facts({"gone", 1}, 9)), IsEmpty());
   erase({near});
-  EXPECT_THAT(nearest(self, 1, true), ElementsAre("far"));
+  EXPECT_THAT(nearest(self, 1), ElementsAre("far"));
 }
 
 TEST_P(CatalogSuite, NearestFactsCompareTheBestChunksOfOneModel) {
-  NewFact two = fact("two chunks");
-  two.vectors = unit_vectors(2, 0);  // axes 0 and 1
-  const std::string id = add(two).id;
   NewFact other_model = fact("another model");
   other_model.vectors = unit_vectors(1, 0, "other/4");
   add(other_model);
@@ -100,12 +95,14 @@ TEST_P(CatalogSuite, NearestFactsCompareTheBestChunksOfOneModel) {
   NewFact near = fact("axis 1");
   near.vectors = unit_vectors(1, 1);
   add(near);
-  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 1, false))), ElementsAre("axis 1"));
-  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 9, false))),
+  NewFact two = fact("two chunks");
+  two.vectors = unit_vectors(2, 0);  // axes 0 and 1
+  const std::string id = add(two).id;
+  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 1))), ElementsAre("axis 1"));
+  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 9))),
               ElementsAre("axis 3", "axis 1"));
   ASSERT_TRUE(catalog().put_vectors({id, 1}, unit_vectors(1, 0, "other/4")).ok());
-  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 9, false))),
-              ElementsAre("another model"))
+  EXPECT_THAT(texts_of(unwrap(catalog().nearest_facts({id, 1}, 9))), ElementsAre("another model"))
       << "the vectors that were written last";
 }
 

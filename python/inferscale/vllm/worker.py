@@ -107,7 +107,7 @@ class WorkerSide:
             "rope": whole["rope"],
             "store_codec": self._codec,
             "load_tokens": self._load_tokens(),
-            "token_bytes": self._token_bytes(),
+            "token_bytes": self._records.store.token_bytes,
             "capture_tokens": 0,
         }
 

@@ -128,8 +128,7 @@ Result<std::vector<std::string>> SqliteCatalog::speakers(const Scope& exact, std
   return names;
 }
 
-Result<std::vector<Fact>> SqliteCatalog::nearest_facts(const FactRef& fact, std::size_t n,
-                                                       bool past_only) {
+Result<std::vector<Fact>> SqliteCatalog::nearest_facts(const FactRef& fact, std::size_t n) {
   INFERSCALE_ASSIGN_OR_RETURN(ReaderPool::Lease reader, readers_.acquire());
   Connection& connection = reader.connection();
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<FactRow> row, find_fact(connection, fact.id));
@@ -143,8 +142,8 @@ Result<std::vector<Fact>> SqliteCatalog::nearest_facts(const FactRef& fact, std:
   INFERSCALE_ASSIGN_OR_RETURN(
       Statement others,
       connection.prepare("SELECT f.pk, v.data FROM facts f JOIN vectors v ON v.fact = f.pk"
-                         " WHERE f.scope = ?1 AND v.embedder = ?2 AND f.pk <> ?3 AND f.pk < ?4"));
-  others.with(row->scope, own.embedder, row->pk, past_only ? row->pk : INT64_MAX);
+                         " WHERE f.scope = ?1 AND v.embedder = ?2 AND f.pk < ?3"));
+  others.with(row->scope, own.embedder, row->pk);
   std::vector<std::pair<double, std::int64_t>> ranked;
   std::vector<float> values;
   while (true) {

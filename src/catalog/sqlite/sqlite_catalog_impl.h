@@ -54,8 +54,7 @@ class SqliteCatalog final : public Catalog {
   Result<std::vector<Turn>> turns_before(const Scope& exact, std::string_view turn_id,
                                          std::size_t n) override;
   Result<std::vector<std::string>> speakers(const Scope& exact, std::size_t limit) override;
-  Result<std::vector<Fact>> nearest_facts(const FactRef& fact, std::size_t n,
-                                          bool past_only) override;
+  Result<std::vector<Fact>> nearest_facts(const FactRef& fact, std::size_t n) override;
 
   // search.cc
   Result<std::vector<KeywordHit>> keyword_search(const Scope& request, std::string_view query,

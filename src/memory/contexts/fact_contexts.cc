@@ -30,9 +30,8 @@ Result<std::vector<EncodeGroup>> NearContext::split(std::span<const Fact> facts,
 
 Status NearContext::fill(EncodeGroup& group) const {
   const Fact& fact = group.facts.front();
-  INFERSCALE_ASSIGN_OR_RETURN(
-      const std::vector<Fact> nearest,
-      sources_.catalog.nearest_facts({fact.id, fact.version}, n_, past_only_));
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> nearest,
+                              sources_.catalog.nearest_facts({fact.id, fact.version}, n_));
   return nearest.empty() ? append_window(sources_, n_, group)
                          : append_list(sources_, nearest, n_, group);
 }

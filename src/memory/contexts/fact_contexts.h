@@ -21,20 +21,18 @@ class WindowContext final : public EncodeContext {
   ContextSources sources_;
 };
 
-/// near:n and near_any:n: the n facts of the scope whose vectors are nearest to the fact's, among
-/// those before it or among all, as text in ingest order, behind primer lines where there are
-/// fewer. A fact without vectors, or with none to compare with, gets what window:n gives.
+/// near:n: the n facts of the scope before the fact whose vectors are nearest to its own, as text
+/// in ingest order, behind primer lines where there are fewer. A fact without vectors, or with none
+/// to compare with, gets what window:n gives.
 class NearContext final : public EncodeContext {
  public:
-  NearContext(std::size_t n, bool past_only, const ContextSources& sources)
-      : n_(n), past_only_(past_only), sources_(sources) {}
+  NearContext(std::size_t n, const ContextSources& sources) : n_(n), sources_(sources) {}
   Result<std::vector<EncodeGroup>> split(std::span<const Fact> facts,
                                          std::size_t max_group) const override;
   Status fill(EncodeGroup& group) const override;
 
  private:
   std::size_t n_;
-  bool past_only_;
   ContextSources sources_;
 };
 

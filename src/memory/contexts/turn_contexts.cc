@@ -74,22 +74,4 @@ Status TurnsContext::fill(EncodeGroup& group) const {
   return append_turns(sources_.tokenizer, before, group);
 }
 
-Result<std::vector<EncodeGroup>> SourceContext::split(std::span<const Fact> facts,
-                                                      std::size_t max_group) const {
-  return split_facts(facts, max_group,
-                     [this](const Fact& previous, const Fact& next) -> Result<bool> {
-                       if (previous.source_turns != next.source_turns) {
-                         return false;
-                       }
-                       return are_neighbours(sources_.catalog, previous, next);
-                     });
-}
-
-Status SourceContext::fill(EncodeGroup& group) const {
-  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Turn> sources,
-                              source_turns(sources_.catalog, group.facts.front()));
-  INFERSCALE_RETURN_IF_ERROR(append_turns(sources_.tokenizer, sources, group));
-  return append_window(sources_, n_, group);
-}
-
 }  // namespace inferscale

@@ -18,18 +18,4 @@ class TurnsContext final : public EncodeContext {
   ContextSources sources_;
 };
 
-/// source:n: the turns that the fact cites, one line each, then what window:n gives. Facts of a
-/// group cite the same turns and follow each other in the scope.
-class SourceContext final : public EncodeContext {
- public:
-  SourceContext(std::size_t n, const ContextSources& sources) : n_(n), sources_(sources) {}
-  Result<std::vector<EncodeGroup>> split(std::span<const Fact> facts,
-                                         std::size_t max_group) const override;
-  Status fill(EncodeGroup& group) const override;
-
- private:
-  std::size_t n_;
-  ContextSources sources_;
-};
-
 }  // namespace inferscale

@@ -10,9 +10,8 @@ namespace inferscale {
 namespace {
 
 TEST(ContextSpec, ParsesWhatItPrints) {
-  for (const char* text :
-       {"header", "primer:1", "primer:64", "window:8", "window:64", "names:8", "turns:50", "near:8",
-        "near_any:8", "log:8", "chain:8", "source:8", "alone"}) {
+  for (const char* text : {"header", "primer:1", "primer:64", "window:8", "window:64", "names:8",
+                           "turns:50", "near:8", "log:8", "chain:8", "alone"}) {
     auto spec = parse_context_spec(text);
     ASSERT_TRUE(spec.ok()) << text;
     EXPECT_EQ(spec->spelling(), text);

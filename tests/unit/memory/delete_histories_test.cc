@@ -445,8 +445,7 @@ TEST_P(DeleteHistories, TheSearchFindsWhatIsThere) {
 
 INSTANTIATE_TEST_SUITE_P(Contexts, DeleteHistories,
                          ::testing::Values("header", "primer:4", "window:3", "names:4", "turns:3",
-                                           "source:2", "near:2", "near_any:2", "log:3", "chain:3",
-                                           "alone"),
+                                           "near:2", "log:3", "chain:3", "alone"),
                          [](const auto& context) {
                            std::string name = context.param;
                            std::erase(name, ':');

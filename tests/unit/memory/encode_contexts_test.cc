@@ -216,42 +216,29 @@ TEST_F(EncodeContexts, TurnsAreBoundedFromTheFarEnd) {
   EXPECT_TRUE(before.ends_with(std::string(95, 'g') + "\n"));
 }
 
-TEST_F(EncodeContexts, SourceIsTheFactsOwnTurnsThenTheList) {
-  open("source:2");
-  add({{"Ana is here", "{}", "", {}}}, kTurns);
-  const std::string id = add({{"Ana has a dog", "{}", "", {"t3"}}}).ids.front();
-  EXPECT_EQ(encodings().at(1).before, "Ana: I have a dog\n" + primer(1) + "Ana is here\n");
-  const DeleteReceipt receipt = rig_.remove(delete_ids(kAna, {id}));
-  EXPECT_EQ(receipt.record_entries, 1U);
-  EXPECT_EQ(receipt.turns, 1U);
-}
-
-TEST_F(EncodeContexts, NearTakesPastFactsNearAnyAllOfThem) {
+TEST_F(EncodeContexts, NearTakesPastFactsOnly) {
   const std::vector<std::string> texts = {"tulips grow in spring gardens", "Bob repairs old clocks",
                                           "tulips need spring water", "tulips love spring sun"};
-  for (const char* context : {"near:2", "near_any:2"}) {
-    ServiceRig rig;
-    rig.options.encode_context = context;
-    rig.open();
-    rig.add(kAna, texts, false);
-    ASSERT_TRUE(rig.service->encode_pending({}).ok());
-    std::vector<std::string> before;
-    for (const FakeCall& call : rig.engine->calls()) {
-      FakeCall plan = call;
-      plan.branches.clear();
-      before.push_back(prompt_text(plan));
-    }
-    ASSERT_EQ(before.size(), 4U);
-    const auto has = [&](std::size_t run, std::size_t text) {
-      return before[run].find(texts[text]) != std::string::npos;
-    };
-    EXPECT_TRUE(has(3, 0) && has(3, 2) && !has(3, 1)) << context;
-    EXPECT_LT(before[3].find(texts[0]), before[3].find(texts[2])) << "in ingest order";
-    const bool any = std::string(context) == "near_any:2";
-    EXPECT_EQ(has(0, 2) && has(0, 3), any) << context;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      EXPECT_FALSE(has(i, i)) << "a fact is not its own company";
-    }
+  ServiceRig rig;
+  rig.options.encode_context = "near:2";
+  rig.open();
+  rig.add(kAna, texts, false);
+  ASSERT_TRUE(rig.service->encode_pending({}).ok());
+  std::vector<std::string> before;
+  for (const FakeCall& call : rig.engine->calls()) {
+    FakeCall plan = call;
+    plan.branches.clear();
+    before.push_back(prompt_text(plan));
+  }
+  ASSERT_EQ(before.size(), 4U);
+  const auto has = [&](std::size_t run, std::size_t text) {
+    return before[run].find(texts[text]) != std::string::npos;
+  };
+  EXPECT_TRUE(has(3, 0) && has(3, 2) && !has(3, 1));
+  EXPECT_LT(before[3].find(texts[0]), before[3].find(texts[2])) << "in ingest order";
+  EXPECT_FALSE(has(0, 2) || has(0, 3)) << "not those that came later";
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_FALSE(has(i, i)) << "a fact is not its own company";
   }
 }
 
