@@ -9,20 +9,24 @@
 namespace inferscale::testing {
 namespace {
 
+void expect_every_part_once(WorkTeam& team) {
+  for (const std::size_t total : {0U, 1U, 2U, 7U, 30U, 1000U}) {
+    std::vector<std::atomic<int>> done(total);
+    team.run(total, [&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) {
+        ++done[i];
+      }
+    });
+    for (const std::atomic<int>& times : done) {
+      ASSERT_EQ(times, 1);
+    }
+  }
+}
+
 TEST(WorkTeam, DoesEveryPartOnce) {
   for (const unsigned threads : {0U, 1U, 2U, 5U, 100U}) {
     WorkTeam team(threads);
-    for (const std::size_t total : {0U, 1U, 2U, 7U, 30U, 1000U}) {
-      std::vector<std::atomic<int>> done(total);
-      team.run(total, [&](std::size_t first, std::size_t count) {
-        for (std::size_t i = first; i < first + count; ++i) {
-          ++done[i];
-        }
-      });
-      for (const std::atomic<int>& times : done) {
-        ASSERT_EQ(times, 1);
-      }
-    }
+    expect_every_part_once(team);
   }
 }
 
@@ -58,17 +62,7 @@ void not_even_the_callers(void (*)(void*), void*, unsigned, unsigned) {}
 TEST(WorkTeam, WorksOnThreadsOfOthers) {
   for (const ParallelRegion region : {&two_threads, &no_more_threads, &not_even_the_callers}) {
     WorkTeam team(3, region);
-    for (const std::size_t total : {0U, 1U, 2U, 7U, 1000U}) {
-      std::vector<std::atomic<int>> done(total);
-      team.run(total, [&](std::size_t first, std::size_t count) {
-        for (std::size_t i = first; i < first + count; ++i) {
-          ++done[i];
-        }
-      });
-      for (const std::atomic<int>& times : done) {
-        ASSERT_EQ(times, 1);
-      }
-    }
+    expect_every_part_once(team);
   }
 }
 
