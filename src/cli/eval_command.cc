@@ -224,7 +224,8 @@ void add_eval_command(Command& root, Shell& shell) {
                 "inferscale eval synthetic --arms header,window:8@4 --k 20"},
                [&shell, args] { return run_synthetic(shell, *args); });
   synthetic.number("--cases", args->synthetic.cases_per_kind, 1, 1000, "Of each kind")
-      .number("--facts", args->synthetic.facts_per_case, 32, 128, "Of each case")
+      .number("--facts", args->synthetic.facts_per_case, 16, 128,
+              "Of each case, at least 8 for each question")
       .number("--questions", args->synthetic.questions_per_case, 1, 8, "Of each case");
   add_eval_options(synthetic, args);
 }

@@ -168,7 +168,8 @@ Result<EvalSet> make_synthetic_set(const SyntheticOptions& options) {
   INFERSCALE_RETURN_IF_ERROR(check_bound("cases per kind", options.cases_per_kind, 1, 1000));
   INFERSCALE_RETURN_IF_ERROR(check_bound("questions per case", options.questions_per_case, 1, 8));
   // Six facts or fewer belong to a question, and an eighth of all must belong to none.
-  INFERSCALE_RETURN_IF_ERROR(check_bound("facts per case", options.facts_per_case,
+  INFERSCALE_RETURN_IF_ERROR(check_bound("facts per case, 8 for each question",
+                                         options.facts_per_case,
                                          std::max(16U, 8 * options.questions_per_case), 128));
   EvalSet set;
   set.name = "synthetic";
