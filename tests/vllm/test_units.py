@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inferscale import _core
-from inferscale.vllm import control, erasure, layout, messages, model, probe, rank_channel, settings, stats, versions
+from inferscale.vllm import erasure, layout, messages, model, probe, rank_channel, settings, stats, versions
 from inferscale.vllm.epochs import EpochTable
 from inferscale.vllm.records import RecordBook, RecordInfo
 from inferscale.vllm.trace import Trace, TraceRing
@@ -443,76 +443,6 @@ def test_the_epoch_table_outlives_its_process(tmp_path):
     second = EpochTable(tmp_path)
     assert second.epoch(OWNER) == 7 and second.scopes(OWNER) == {digest: ALICE}
     assert second.epoch(("acme", "bob")) is None and second.scopes(("acme", "bob")) == {}
-
-
-# -- the control channel ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served():
-    def conflict(_):
-        raise erasure.Conflict("older")
-
-    server = control.ControlServer(
-        "127.0.0.1", 0, "token", {"GET /v1/x": lambda a: a, "POST /v1/x": lambda a: a, "POST /v1/c": conflict}
-    )
-    yield server.url
-    server.close()
-
-
-def exchange(url, raw):
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(raw)
-        data = b""
-        while part := connection.recv(65536):
-            data += part
-    return data
-
-
-def http(url, method, path, body=b"", token="token", length=None):
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n"
-    size = len(body) if length is None else length
-    answer = exchange(url, (head + f"Content-Length: {size}\r\n\r\n").encode() + body)
-    return int(answer.split()[1]), answer.split(b"\r\n\r\n", 1)[1]
-
-
-def test_control_channel_answers(served):
-    assert http(served, "GET", "/v1/x?a=1") == (200, b'{"a": "1"}')
-    assert http(served, "POST", "/v1/x", b'{"b": 2}') == (200, b'{"b": 2}')
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        ({"path": "/v1/x", "token": "other"}, 401),
-        ({"path": "/v1/nothing"}, 404),
-        ({"path": "/v1/c", "body": b"{}"}, 409),
-        ({"path": "/v1/x", "body": b"{"}, 400),
-        ({"path": "/v1/x", "body": b"[1]"}, 400),
-        ({"path": "/v1/x", "body": b"[" * 100000}, 400),
-        ({"path": "/v1/x", "body": b"{}", "length": control.MAX_BODY + 1}, 400),
-        ({"path": "/v1/x", "body": b"{}", "length": "x"}, 400),
-    ],
-)
-def test_control_channel_refuses(served, arguments, status):
-    assert http(served, "POST", **arguments)[0] == status
-
-
-@pytest.mark.parametrize("raw", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"])
-def test_control_channel_survives_nonsense(served, raw):
-    exchange(served, raw)
-    assert http(served, "GET", "/v1/x")[0] == 200
-
-
-@pytest.mark.parametrize(
-    "body",
-    [{"keys": "x"}, {"keys": [1]}, {"keys": ["AB" * 16]}, {"keys": ["ab" * 15]},
-     {"keys": ["ab" * 16] * (control.MAX_KEYS + 1)}],
-)
-def test_keys_are_checked(body):
-    with pytest.raises(ValueError, match="keys"):
-        control.read_keys(body)
 
 
 # -- traces and statistics --------------------------------------------------------------------------

@@ -25,6 +25,7 @@ MAX_BODY = 8 << 20  # bytes
 MAX_CONNECTIONS = 32
 MAX_KEYS = 200_000  # in one call
 TIMEOUT_S = 60.0
+HELLO_S = 2.0  # for who has not shown the token: there are few connections
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SCOPE_FIELDS = ("tenant", "user", "agent", "run")
 
@@ -135,8 +136,11 @@ class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "inferscale"
     sys_version = ""
-    timeout = TIMEOUT_S
     server: _Server
+
+    def setup(self) -> None:
+        self.timeout = HELLO_S
+        super().setup()
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -152,6 +156,7 @@ class _Exchange(BaseHTTPRequestHandler):
             if not self._authorised():
                 self.close_connection = True
                 return self._error(401, "kUnauthenticated", "no token, or a wrong one")
+            self.connection.settimeout(TIMEOUT_S)
             parts = urlsplit(self.path)
             handler = self.server.routes.get(f"{method} {parts.path}")
             if handler is None:
@@ -166,6 +171,11 @@ class _Exchange(BaseHTTPRequestHandler):
             self.close_connection = True
         except Exception as error:
             self._refuse(error)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Of a request that is no HTTP, or has a method of which there is none here."""
+        self.close_connection = True
+        self._error(400, "kInvalidArgument", message or "no HTTP request")
 
     def _authorised(self) -> bool:
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
