@@ -312,8 +312,7 @@ void bind_record_store(nb::module_& m) {
            nb::arg("spec"), nb::arg("codec"), nb::arg("shard_index"), nb::arg("shard_count"),
            nb::arg("max_positions"), nb::arg("threads") = 1, nb::arg("openmp") = false,
            "`threads`: for large loads, with the caller's own; `openmp`: the OpenMP runtime's, "
-           "where "
-           "this process has loaded one, of the thread that calls.")
+           "where this process has loaded one, of the thread that calls.")
       .def("records", &records,
            nb::sig("def records(self) -> list[tuple[str, str, str, str, "
                    "numpy.typing.NDArray[numpy.int32]]]"),

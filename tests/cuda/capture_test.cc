@@ -206,22 +206,24 @@ TEST(CudaCapture, GivesWhatTheCpuGives) {
   }
 }
 
-// One row of three is spoilt: of the run in the middle, which alone must be refused.
-void spoil(CacheImage* image, const Scene& scene, bool keys) {
-  const CacheLayout layout = image->at(image->bytes.data());
+// A cache of which one row of three is spoilt: of the run in the middle, which alone must be
+// refused.
+CacheImage spoilt_cache(const MoveCase& c, const Scene& scene, bool keys) {
+  CacheImage image(c.shape, KvCodec::kF32, CacheKind::kNoBlocks, scene.n_rows);
+  fill(&image, KvCodec::kF32, CacheKind::kNoBlocks);
+  const CacheLayout layout = image.at(image.bytes.data());
   const CacheStrides& strides = keys ? layout.k_strides : layout.v_strides;
   std::byte* layer = (keys ? layout.k : layout.v).back();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(layer + scene.rows[1][0] * strides.row + strides.head, &nan, sizeof(nan));
+  return image;
 }
 
 TEST(CudaCaptureCode, MarksWhatAScaledCodecCannotHold) {
   const MoveCase c{"small", {2, 3, 24, 16}, 16, RopePairing::kHalves};
   const Scene scene;
   for (const bool keys : {true, false}) {
-    CacheImage image(c.shape, KvCodec::kF32, CacheKind::kNoBlocks, scene.n_rows);
-    fill(&image, KvCodec::kF32, CacheKind::kNoBlocks);
-    spoil(&image, scene, keys);
+    CacheImage image = spoilt_cache(c, scene, keys);
     std::vector<RecordBuilder> got;
     capture_on_host(c, KvCodec::kQ8, &image, scene, &got);
     EXPECT_TRUE(got[0].check_scales().ok());
@@ -237,9 +239,7 @@ TEST(CudaCapture, RefusesWhatAScaledCodecCannotHold) {
   const MoveCase c{"small", {2, 3, 24, 16}, 16, RopePairing::kHalves};
   const Scene scene;
   for (const bool keys : {true, false}) {
-    CacheImage image(c.shape, KvCodec::kF32, CacheKind::kNoBlocks, scene.n_rows);
-    fill(&image, KvCodec::kF32, CacheKind::kNoBlocks);
-    spoil(&image, scene, keys);
+    CacheImage image = spoilt_cache(c, scene, keys);
     const Buffer device = to_device(image.bytes);
     const auto capturer = capturer_of(c, image.at(static_cast<const std::byte*>(device.data())),
                                       {KvCodec::kQ8, 1000, 3, 2});

@@ -41,7 +41,7 @@ class Verification:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        if self._book.unverified_keys():
+        if self._book.has_unverified:
             self._thread = threading.Thread(target=self._run, name="inferscale-verify", daemon=True)
             self._thread.start()
 
@@ -62,8 +62,9 @@ class Verification:
             self._changed.wait_for(lambda: self._stop or self._told(keys), timeout)
 
     def _told(self, keys: list[str] | None) -> bool:
-        reading = bool(self._reading) if keys is None else not self._reading.isdisjoint(keys)
-        return not reading and not self._book.unverified_keys(keys)
+        if keys is None:
+            return not self._reading and not self._book.has_unverified
+        return self._reading.isdisjoint(keys) and not self._book.unverified_keys(keys)
 
     def close(self) -> None:
         """Ends the thread, behind the batch that is being read."""
@@ -87,6 +88,9 @@ class Verification:
                 logger.warning("InferScale: records were not verified: %s", error)
                 failed = True
             with self._changed:
+                if not failed:  # what was asked for need not be passed over again at each batch
+                    for key in self._reading:
+                        self._wanted.pop(key, None)
                 self._reading.clear()
                 self._changed.notify_all()
             if failed:
@@ -98,7 +102,7 @@ class Verification:
     def _next(self) -> list[tuple[str, list[int], int]] | None:
         """What is read now: some of what is asked for, else of all. None: nothing is left, or it is over."""
         with self._changed:
-            while not self._stop and self._book.unverified_keys():
+            while not self._stop and self._book.has_unverified:
                 found = self._book.unverified(_BATCH_RECORDS, self._wanted)
                 if not found:  # all read, erased or captured meanwhile
                     self._wanted.clear()
