@@ -26,10 +26,11 @@ struct VerifyProblem {
 
 struct VerifyCounts {
   std::uint64_t facts = 0;
-  std::uint64_t entries = 0;        ///< current record entries of the catalog
-  std::uint64_t records = 0;        ///< records in any tier
-  std::uint64_t records_read = 0;   ///< of these, read and found sound
-  std::uint64_t encode_again = 0;   ///< entries whose record is in no tier: no error, KV is a cache
+  std::uint64_t entries = 0;       ///< current record entries of the catalog
+  std::uint64_t records = 0;       ///< records in any tier
+  std::uint64_t records_read = 0;  ///< of these, read and found sound
+  std::uint64_t cut_off = 0;       ///< ends of files, half written or damaged, cut off by the start
+  std::uint64_t encode_again = 0;  ///< entries whose record is in no tier: no error, KV is a cache
   std::uint64_t foreign_files = 0;  ///< in the data directory, but not InferScale's: no error
   std::uint64_t problems = 0;       ///< all, listed or not
 };

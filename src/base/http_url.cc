@@ -10,8 +10,7 @@ namespace inferscale {
 
 Result<HttpUrl> parse_http_url(const std::string& url) {
   const auto wrong = [](std::string_view what) {
-    return invalid_argument(
-        fmt::format("URL: {}; expected a form like http://localhost:8000/v1", what));
+    return invalid_argument(fmt::format("URL: {}", what));
   };
   if (url.size() > 2048 || std::any_of(url.begin(), url.end(), [](char c) {
         return static_cast<unsigned char>(c) <= ' ' || static_cast<unsigned char>(c) >= 0x7F;

@@ -222,6 +222,7 @@ Json view(const VerifyReport& report) {
             {"records", counts.records},
             {"records_read", counts.records_read},
             {"encode_again", counts.encode_again},
+            {"cut_off", counts.cut_off},
             {"foreign_files", counts.foreign_files},
             {"problems", counts.problems}}}};
 }

@@ -70,12 +70,20 @@ Status verify_records(ServiceCore& core, bool full, const WorkControl& control,
   report.counts.records = audit.records;
   report.counts.records_read = audit.sound;
   report.counts.encode_again = audit.missing;
+  for (const TierStats& tier : core.store().stats().tiers) {
+    report.counts.cut_off += tier.torn;
+  }
   const std::uint64_t problems =
       audit.orphans.size() + audit.damaged.size() + audit.different.size();
   add_check(report, "records", audit.records, problems,
             fmt::format("{} records in the store, {} read and sound; {} entries, {} of them to be "
-                        "encoded again{}",
+                        "encoded again{}{}",
                         audit.records, audit.sound, audit.entries, audit.missing,
+                        report.counts.cut_off == 0
+                            ? ""
+                            : fmt::format("; {} ends of files, half written or damaged, were cut "
+                                          "off when the directory was opened",
+                                          report.counts.cut_off),
                         problems == 0 ? "" : fmt::format("; {} problems", problems)));
   return Status();
 }

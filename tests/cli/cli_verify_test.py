@@ -24,9 +24,9 @@ class Verify(CliCase):
             self.fields(check, name=str, ok=bool, detail=str, count=int)
             self.assertTrue(check["ok"], check)
         counts = document["counts"]
-        self.fields(counts, facts=int, entries=int, records=int, records_read=int, encode_again=int, foreign_files=int,
+        self.fields(counts, facts=int, entries=int, records=int, records_read=int, cut_off=int, encode_again=int, foreign_files=int,
                     problems=int)
-        self.assertEqual(counts["facts"], 5)
+        self.assertEqual((counts["facts"], counts["cut_off"]), (5, 0))
         self.assertEqual(counts["records_read"], counts["records"])
         self.assertGreaterEqual(counts["records"], 5)
         self.assertEqual(self.ok("verify", "--quick")["counts"]["records_read"], 0)
@@ -52,6 +52,21 @@ class Verify(CliCase):
         self.assertTrue(repaired["after"]["ok"])
         self.assertEqual(self.ok("repair")["actions"], [])
         self.assertEqual(self.ok("verify")["counts"]["facts"], 5)
+
+    def test_a_truncated_file_of_records_is_named(self):
+        segment = max((self.data / "kv").rglob("*.isseg"), key=lambda file: file.stat().st_size)
+        with open(segment, "r+b") as file:
+            file.truncate(segment.stat().st_size - 100)
+        document = self.ok("verify")
+        self.assertEqual(document["counts"]["cut_off"], 1)
+        self.assertGreaterEqual(document["counts"]["encode_again"], 1)
+        self.assertIn("1 ends of files", str(document["checks"]))
+
+    def test_a_secret_without_a_catalog_is_explained(self):
+        fresh = self.data.parent / "fresh"
+        fresh.mkdir()
+        (fresh / "secret").write_bytes(b"s" * 32)
+        self.assertIn("vllm/secret", str(self.fails(5, "kDataLoss", "add", "A fact.", data=fresh)))
 
     def test_a_directory_that_is_not_there_is_not_made(self):
         for command in ("verify", "repair"):

@@ -61,6 +61,12 @@ def test_control_channel_refuses(served, arguments, status):
     assert http(served, "POST", **arguments)[0] == status
 
 
+def test_who_sends_too_much_reads_why(served):
+    body = b" " * (control.MAX_BODY + 1)
+    status, answer = http(served, "POST", "/v1/x", body)
+    assert status == 400 and str(control.MAX_BODY) in json.loads(answer)["error"]["message"]
+
+
 def test_control_channel_answers_other_methods_in_json(served):
     status, body = http(served, "DELETE", "/v1/x")
     assert status == 400 and json.loads(body)["error"]["code"] == "kInvalidArgument"

@@ -310,6 +310,7 @@ def test_erase_while_a_request_runs(engine, prompt, fresh):
     assert list(finished[0].outputs[0].token_ids) == plain.tokens
     stale = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="erase-1"))
     assert stale.injected == 0 and stale.cached == 0 and stale.fallbacks == {"stale_epoch": 1}
+    assert stale.reply["refused"] == [wanted["key"]]
     client.epoch = 2
     after = engine.one(prompt, client.request(inject=[wanted["key"]], client_salt="erase-1"))
     assert after.fallbacks == {"record_missing": 1} and after.cached == 0

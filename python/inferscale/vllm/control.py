@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import re
+import socket
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +28,8 @@ MAX_CONNECTIONS = 32
 MAX_KEYS = 200_000  # in one call
 TIMEOUT_S = 60.0
 HELLO_S = 2.0  # for who has not shown the token: there are few connections
+LINGER_S = 2.0
+LINGER_BYTES = 4 * MAX_BODY  # of a body that nobody reads
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SCOPE_FIELDS = ("tenant", "user", "agent", "run")
 
@@ -110,8 +114,6 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         if ":" in args[0][0]:
-            import socket
-
             self.address_family = socket.AF_INET6
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(*args)
@@ -139,8 +141,26 @@ class _Exchange(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
+        self._unread = False
         self.timeout = HELLO_S
         super().setup()
+
+    def finish(self) -> None:
+        super().finish()
+        if self._unread:
+            self._linger()
+
+    def _linger(self) -> None:
+        """A socket closed with bytes unread resets the connection, and the answer is lost on the way."""
+        left, deadline = LINGER_BYTES, time.monotonic() + LINGER_S
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            while left > 0 and (wait := deadline - time.monotonic()) > 0:
+                self.connection.settimeout(wait)
+                read = len(self.connection.recv(min(left, 1 << 16)))
+                left = left - read if read else 0
+        except OSError:
+            pass  # the peer went away
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -154,13 +174,13 @@ class _Exchange(BaseHTTPRequestHandler):
     def _serve(self, method: str) -> None:
         try:
             if not self._authorised():
-                self.close_connection = True
+                self.close_connection = self._unread = True
                 return self._error(401, "kUnauthenticated", "no token, or a wrong one")
             self.connection.settimeout(TIMEOUT_S)
             parts = urlsplit(self.path)
             handler = self.server.routes.get(f"{method} {parts.path}")
             if handler is None:
-                self.close_connection = True  # its body stays unread
+                self.close_connection = self._unread = True
                 raise NotFound(f"no {method} {parts.path}")
             if method == "GET":
                 arguments = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -174,7 +194,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Of a request that is no HTTP, or has a method of which there is none here."""
-        self.close_connection = True
+        self.close_connection = self._unread = True
         self._error(400, "kInvalidArgument", message or "no HTTP request")
 
     def _authorised(self) -> bool:
@@ -184,7 +204,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            self.close_connection = True
+            self.close_connection = self._unread = True
             raise ValueError(f"the body must have a Content-Length of at most {MAX_BODY} bytes")
         try:
             body = json.loads(self.rfile.read(int(length)) or b"{}")

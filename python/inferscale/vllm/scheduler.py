@@ -100,6 +100,7 @@ class SchedulerSide:
         self.traces.add(trace)
         reason = self._distrust(request, params, owner)
         if reason is not None:
+            trace.refused = [*params.inject, *(wanted.key for wanted in params.capture)]
             self._count_fallback(tracked, reason, max(1, params.n_inject))
             self._adapter.resalt(request, f"inferscale-refused-{uuid.uuid4()}")
             return

@@ -20,6 +20,7 @@ class Trace:
     injected: int = 0  # tokens placed from records
     served: tuple[Any, int] | None = None  # _core.Match, and the token before which its records are in use
     fallbacks: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)  # keys of a signed request that was served as text
     captured: list[str] = field(default_factory=list)
     failed: str | None = None
     finished: bool = False
@@ -37,6 +38,7 @@ class Trace:
             "fallbacks": [
                 {"reason": reason, "count": count} for reason, count in list(self.fallbacks.items())
             ],
+            "refused": list(self.refused),
             "captured": list(self.captured),
             "failed": self.failed,
             "finished": self.finished,

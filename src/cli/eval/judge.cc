@@ -148,8 +148,12 @@ Judge::Judge(JudgeOptions options, HttpClient& client, std::string key)
 }
 
 Result<Judge> Judge::create(JudgeOptions options, HttpClient& client) {
-  INFERSCALE_ASSIGN_OR_RETURN(const HttpUrl url, parse_http_url(options.url));
-  if (url.target.find('?') != std::string::npos) {
+  const Result<HttpUrl> url = parse_http_url(options.url);
+  if (!url.ok()) {
+    return invalid_argument(fmt::format("judge {}; expected a form like http://localhost:8000/v1",
+                                        url.status().message()));
+  }
+  if (url->target.find('?') != std::string::npos) {
     return invalid_argument("judge URL: has a query; give the base that /v1 stands behind");
   }
   INFERSCALE_RETURN_IF_ERROR(check_text("judge model", options.model, 1024));

@@ -35,7 +35,7 @@ Status take(std::string_view name, std::string_view value, VllmAddress& address)
   }
   const Result<HttpUrl> url = parse_http_url(target);
   if (!url.ok()) {
-    return url.status().with_context(name);
+    return wrong(fmt::format("{}: {}", name, url.status().message()));
   }
   return url->target == "/" ? Status() : wrong(fmt::format("{} has a path", name));
 }

@@ -37,6 +37,9 @@ TEST(VllmAddress, RefusesWhatItDoesNotUnderstand) {
     const auto address = parse_vllm_address(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(address.status().message()), HasSubstr("vllm=http://HOST:PORT"))
+        << text;
+    EXPECT_EQ(address.status().message().find("/v1"), std::string::npos) << text;
   }
 }
 
