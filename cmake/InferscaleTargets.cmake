@@ -70,7 +70,8 @@ endfunction()
 
 # inferscale_test(NAME SOURCES file... DEPS target... [LABELS label...] [TIMEOUT seconds] [ENVIRONMENT VAR=value...])
 # A GoogleTest executable registered with ctest as one test. LABELS: unit (fast, no model), conformance,
-# equivalence, model (needs the packaged models), cli, slow, tidy, install.
+# equivalence, model (needs the packaged models), cli, slow, tidy, install; one_thread: nothing in it runs on a second
+# thread, so ThreadSanitizer leaves it out.
 function(inferscale_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -101,7 +102,7 @@ endforeach()
 function(inferscale_add_to_suites target labels)
   if("${labels}" MATCHES "unit|conformance|equivalence" AND NOT "${labels}" MATCHES "slow")
     add_dependencies(asan_suites ${target})
-    if(NOT "${labels}" MATCHES "model|equivalence")
+    if(NOT "${labels}" MATCHES "model|equivalence|one_thread")
       add_dependencies(tsan_suites ${target})
     endif()
   endif()

@@ -42,6 +42,23 @@ const std::vector<double>& half_values() {
   return values;
 }
 
+// The place of what is nearest in an ascending list, of two equally near ones the even place.
+std::size_t nearest_place(const std::vector<double>& values, double value) {
+  const auto above = std::lower_bound(values.begin(), values.end(), value);
+  auto place = static_cast<std::size_t>(above - values.begin());
+  if (above == values.end()) {
+    return values.size() - 1;
+  }
+  if (*above != value) {
+    const double up = *above - value;
+    const double down = value - *(above - 1);
+    if (down < up || (down == up && place % 2 == 1)) {
+      --place;
+    }
+  }
+  return place;
+}
+
 // Drawing and rounding every element anew would take most of the tests' time.
 constexpr std::size_t kPoolElements = 20011;  // prime, so that no shape's rows repeat
 
@@ -185,19 +202,7 @@ std::uint16_t nearest_half(double value) {
   if (magnitude >= 65520.0) {  // halfway between the largest finite value and 2^16
     return sign | 0x7C00;
   }
-  const std::vector<double>& values = half_values();
-  const auto above = std::lower_bound(values.begin(), values.end(), magnitude);
-  auto bits = static_cast<std::uint16_t>(above - values.begin());
-  if (above == values.end()) {
-    bits = 0x7BFF;
-  } else if (*above != magnitude) {
-    const double up = *above - magnitude;
-    const double down = magnitude - *(above - 1);
-    if (down < up || (down == up && bits % 2 == 1)) {
-      --bits;
-    }
-  }
-  return sign | bits;
+  return sign | static_cast<std::uint16_t>(nearest_place(half_values(), magnitude));
 }
 
 std::uint16_t half_from_float(float value) {
@@ -256,16 +261,14 @@ double reference_element(KvCodec codec, float value, float scale) {
   if (codec == KvCodec::kQ8) {
     return std::nearbyint(quotient);
   }
-  const double magnitude = std::fabs(quotient);
-  std::uint8_t best = 0;
-  for (std::uint8_t bits = 1; bits < 0x7F; ++bits) {
-    const double nearer =
-        std::fabs(e4m3_value(best) - magnitude) - std::fabs(e4m3_value(bits) - magnitude);
-    if (nearer > 0 || (nearer == 0 && bits % 2 == 0)) {
-      best = bits;
+  static const std::vector<double> values = [] {
+    std::vector<double> list;
+    for (std::uint8_t bits = 0; bits < 0x7F; ++bits) {
+      list.push_back(e4m3_value(bits));
     }
-  }
-  return std::copysign(e4m3_value(best), quotient);
+    return list;
+  }();
+  return std::copysign(values[nearest_place(values, std::fabs(quotient))], quotient);
 }
 
 double half_step(KvCodec codec, double value, double scale) {
