@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <numeric>
-#include <thread>
 
 #include "inferscale/kv_kernels.h"
 #include "unit/kernels/reference.h"
@@ -254,32 +253,6 @@ TEST_P(ComposeTest, NoItemsWriteNothing) {
   const RopeSpec spec = specs_of_every_scaling(RopePairing::kHalves, 8)[0];
   EXPECT_TRUE(kv_compose({}, *table_of(spec, kPositions), cache.layout()).ok());
   EXPECT_TRUE(cache.intact_except({}));
-}
-
-TEST_P(ComposeTest, ThreadsMayShareACache) {
-  const KvShape shape{3, 2, 64, 64};
-  const RopeSpec spec = specs_of_every_scaling(RopePairing::kAdjacent, 64)[0];
-  const auto table = table_of(spec, kPositions);
-  const auto record = random_record(meta_of(shape, KvCodec::kF16), 20, 51);
-  TestCache cache(shape, KvCodec::kF16, 80);
-  const CacheLayout layout = cache.layout();
-  std::vector<ComposeItem> items;
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    items.push_back({record.get(), 1 + 100 * i, 20 * i, {}});
-  }
-  std::vector<std::thread> threads;
-  std::vector<Status> statuses(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    threads.emplace_back(
-        [&, i] { statuses[i] = kv_compose(std::span(&items[i], 1), *table, layout); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    EXPECT_TRUE(statuses[i].ok());
-    expect_composed(items[i], spec, cache);
-  }
 }
 
 }  // namespace
