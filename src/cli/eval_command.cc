@@ -16,6 +16,7 @@
 #include "cli/import/import_formats.h"
 #include "cli/interrupt.h"
 #include "cli/option_values.h"
+#include "cli/paths.h"
 #include "cli/report_output.h"
 #include "cli/status_line.h"
 
@@ -107,17 +108,21 @@ Result<JudgeParts> make_judge(const EvalArgs& args) {
 
 /// What all results depend on, besides cases, arms and k: a log is of one such thing.
 std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine,
-                     KvCodec codec) {
+                     const MemoryOptions& memory) {
   return fmt::format(
-      "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}", set.name,
+      "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}{}", set.name,
       engine.model.fingerprint.to_hex(), args.options.answer_tokens,
-      fact_order_name(args.options.order), args.options.seed, codec_name(codec), args.cache_type,
-      args.options.serving_system_prompt, args.judge.model,
-      args.judge.url.empty() ? "" : args.judge_prompt);
+      fact_order_name(args.options.order), args.options.seed, codec_name(memory.store_codec),
+      args.cache_type, args.options.serving_system_prompt, args.judge.model,
+      args.judge.url.empty() ? "" : args.judge_prompt,
+      memory.engine.empty() ? "" : " " + engine.library);
 }
 
 Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::string command) {
-  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.memory_options(ModelNeed::kRequired));
+  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.service_options(ModelNeed::kRequired));
+  // --data is the data set; a server is of the installation whose data directory is the default
+  // one.
+  INFERSCALE_ASSIGN_OR_RETURN(memory.directory, data_directory(""));
   memory.cache_dtype = codec_from_name(args.cache_type).value_or(KvCodec::kF16);
   EvalProvenance provenance;
   provenance.command = std::move(command);
@@ -130,14 +135,17 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
     args.options.directory = temporary->path();
   }
   INFERSCALE_RETURN_IF_ERROR(posix_file_system().make_private_directory(args.options.directory));
+  INFERSCALE_ASSIGN_OR_RETURN(const ServiceDependencies dependencies, service_dependencies(memory));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<EvalModels> models,
-                              EvalModels::open(memory, llama_dependencies()));
+                              EvalModels::open(memory, dependencies));
   const EngineInfo& engine = models->engine().info();
-  provenance.model = fmt::format("{} ({})", engine.model.name, memory.model.filename().string());
+  provenance.model = memory.engine.empty() ? fmt::format("{} ({})", engine.model.name,
+                                                         memory.model.filename().string())
+                                           : engine.model.name;
   provenance.library = engine.library;
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<ResultLog> log,
                               ResultLog::open(args.options.directory / "results.jsonl",
-                                              identity(args, set, engine, memory.store_codec)));
+                                              identity(args, set, engine, memory)));
   INFERSCALE_ASSIGN_OR_RETURN(JudgeParts judge, make_judge(args));
   Evaluation evaluation(args.options, set, memory, *models, *log, judge.function());
   const Status status = evaluation.run(shell.work_control());

@@ -35,10 +35,10 @@ Result<MemoryOptions> Shell::memory_options(ModelNeed need) const {
   if (!options_.engine.empty()) {
     return unsupported("--engine: this command works on the engine inside the program only");
   }
-  return resolve(need);
+  return service_options(need);
 }
 
-Result<MemoryOptions> Shell::resolve(ModelNeed need) const {
+Result<MemoryOptions> Shell::service_options(ModelNeed need) const {
   MemoryOptions memory;
   INFERSCALE_ASSIGN_OR_RETURN(memory.directory, data_directory(options_.data));
   memory.cache_directory = cache_directory();
@@ -66,7 +66,7 @@ Result<MemoryOptions> Shell::resolve(ModelNeed need) const {
 
 Result<std::unique_ptr<MemoryService>> Shell::open_service(ModelNeed need,
                                                            bool encode_in_background) const {
-  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, resolve(need));
+  INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, service_options(need));
   memory.encode_in_background = encode_in_background;
   if (memory.embedder.empty() && !names_embedder(options_.embedder)) {
     note(

@@ -43,6 +43,8 @@ class Shell {
 
   [[nodiscard]] Result<Scope> scope() const;
   [[nodiscard]] Result<std::optional<std::uint32_t>> top_j() const;
+  /// What the options say, over whatever engine. Errors: those of the options; kNotFound (a model).
+  [[nodiscard]] Result<MemoryOptions> service_options(ModelNeed need) const;
   /// For commands that work on the embedded engine alone. Errors: kUnsupported (--engine).
   [[nodiscard]] Result<MemoryOptions> memory_options(ModelNeed need) const;
   /// Commands that run long encode in the background; the others encode before they end.
@@ -65,8 +67,6 @@ class Shell {
   [[nodiscard]] const Action& action() const { return action_; }
 
  private:
-  [[nodiscard]] Result<MemoryOptions> resolve(ModelNeed need) const;
-
   CommonOptions options_;
   ProgressMeter progress_;
   Action action_;

@@ -1,8 +1,12 @@
 // Answerer::compare: one prepared prompt, run without memory, as text and injected.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <random>
 
+#include "base/clock.h"
 #include "memory/answerer.h"
 #include "memory/divergence.h"
 #include "memory/text_stream.h"
@@ -13,6 +17,7 @@ namespace {
 constexpr std::uint32_t kMaxRounds = 1000;
 
 struct Arm {
+  RunFor run_for;
   std::vector<Segment> plan;
   std::vector<TokenId> tail;
   PreparedPrompt prompt;  // of the `none` arm: without facts
@@ -31,9 +36,17 @@ struct Arm {
   }
 };
 
+/// Runs of different names find nothing of each other's in a server's cache.
+void name_run(RunFor& run_for) {
+  static std::atomic<std::uint64_t> runs{0};
+  run_for.client_salt = fmt::format("compare-{}-{}", now_us(), ++runs);
+}
+
 RunRequest arm_request(const Arm& arm, std::uint32_t max_tokens,
                        const std::atomic<bool>* cancelled) {
   RunRequest run;
+  run.run_for = arm.run_for;
+  name_run(run.run_for);
   run.plan = arm.plan;
   Branch branch;
   branch.tokens = arm.tail;
@@ -72,17 +85,22 @@ Result<std::vector<float>> split_log_probs(Engine& engine, const Arm& text,
   const std::vector<TokenId> tokens = text.all_tokens();
   const std::size_t half = tokens.size() / 2;
   RunRequest first;
+  first.run_for = text.run_for;
+  name_run(first.run_for);
+  first.allow_injection = false;
   first.session = "compare-noise-floor";
   Branch head;
   head.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(half));
   first.branches.push_back(head);
   first.cancelled = request.cancelled;
+  RunRequest second;
+  second.run_for = first.run_for;
+  second.allow_injection = false;
+  second.session = "compare-noise-floor";
   auto parked = engine.run(std::move(first));
   if (!parked.ok()) {
     return parked.status();
   }
-  RunRequest second;
-  second.session = "compare-noise-floor";
   second.plan.push_back({head.tokens, Lease()});
   Branch rest;
   rest.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(half), tokens.end());
@@ -139,6 +157,7 @@ Result<CompareReply> Answerer::compare(const AskRequest& request, std::uint32_t 
   }
   std::array<Arm, 3> arms;  // none, text, inject
   for (Arm& arm : arms) {
+    INFERSCALE_ASSIGN_OR_RETURN(arm.run_for, core_.run_for(request.scope, prompt.top_j));
     arm.plan.push_back(header.segment);
     arm.tail = prompt.tail;
   }

@@ -17,7 +17,7 @@ Result<VllmOptions> vllm_options(const MemoryOptions& options) {
   VllmOptions vllm;
   INFERSCALE_ASSIGN_OR_RETURN(vllm.address, parse_vllm_address(options.engine));
   vllm.control_file = options.directory / "vllm" / "control.json";
-  INFERSCALE_ASSIGN_OR_RETURN(vllm.secret, read_file(options.directory / "secret", 4096));
+  INFERSCALE_ASSIGN_OR_RETURN(vllm.secret, read_secret(options.directory));
   return vllm;
 }
 

@@ -71,6 +71,20 @@ Status check_catalog_not_lost(const std::filesystem::path& directory) {
 
 }  // namespace
 
+Result<std::vector<std::byte>> read_secret(const std::filesystem::path& directory,
+                                           FileSystem& files) {
+  auto own = read_file(directory / "secret", 4096, files);
+  if (own.status().code() != StatusCode::kNotFound) {
+    return own;
+  }
+  auto servers = read_file(directory / "vllm" / "secret", 4096, files);
+  return servers.status().code() != StatusCode::kNotFound
+             ? std::move(servers)
+             : not_found(directory.string() +
+                         ": no secret in it or in its folder vllm; the server's data_dir is the "
+                         "folder vllm of the data directory that is named here");
+}
+
 Result<std::unique_ptr<ServiceCore>> ServiceCore::open(const MemoryOptions& options,
                                                        const ServiceDependencies& dependencies) {
   if (options.directory.empty()) {

@@ -56,6 +56,11 @@ struct EngineParts {
 };
 
 /// What all parts of the service share: the stores, and the models, loaded when first asked for.
+/// The installation's secret: the data directory's, or that of a vLLM server that was there before
+/// it. Errors: kNotFound (neither), those of the file system.
+[[nodiscard]] Result<std::vector<std::byte>> read_secret(const std::filesystem::path& directory,
+                                                         FileSystem& files = posix_file_system());
+
 /// Thread-safe.
 class ServiceCore {
  public:

@@ -6,9 +6,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "cli/eval/eval_report.h"
 #include "cli/eval/evaluation.h"
 #include "engine/fake_engine.h"
+#include "support/fake_vllm.h"
 #include "unit/kv/temp_directory.h"
 #include "unit/retrieval/fake_embedder.h"
 
@@ -232,6 +234,51 @@ TEST_F(EvalRunTest, CancellingEndsIt) {
   set_arms("header");
   cancelled_ = true;
   EXPECT_EQ(run().code(), StatusCode::kUnavailable);
+}
+
+// The same evaluation over a server: what the server keeps is injected, and every figure is the
+// same.
+TEST_F(EvalRunTest, AServerGivesTheSameFigures) {
+  set_.cases.resize(1);
+  options_.k = {4};
+  set_arms("header@1,window:2");
+  const Status ran_here = run();
+  ASSERT_TRUE(ran_here.ok()) << ran_here.to_string();
+  const Json embedded = report();
+
+  const std::vector<std::byte> secret(32, std::byte{7});
+  FakeVllm server(secret);
+  memory_.directory = directory_.path() / "server data";
+  std::filesystem::create_directories(memory_.directory / "vllm");
+  ASSERT_TRUE(
+      write_file_atomic(memory_.directory / "vllm" / "secret", secret, Durability::kNone).ok());
+  memory_.engine = "vllm=" + server.url() + ",control=" + server.control_url();
+  ServiceDependencies dependencies = std::move(service_dependencies(memory_)).value();
+  dependencies.open_embedder = dependencies_.open_embedder;
+  auto models = EvalModels::open(memory_, dependencies);
+  ASSERT_TRUE(models.ok()) << models.status().to_string();
+  models_ = std::move(models).value();
+  options_.directory = directory_.path() / "work over the server";
+  std::filesystem::create_directories(options_.directory);
+  open_log();
+  const Status ran = run();
+  ASSERT_TRUE(ran.ok()) << ran.to_string();
+  const Json served = report();
+  ASSERT_EQ(served["arms"].size(), embedded["arms"].size());
+  for (std::size_t i = 0; i < served["arms"].size(); ++i) {
+    const Json& mine = served["arms"][i];
+    const Json& theirs = embedded["arms"][i];
+    EXPECT_EQ(mine["name"], theirs["name"]);
+    EXPECT_EQ(mine["tokens"]["injected"], theirs["tokens"]["injected"]) << mine["name"];
+    for (const char* const metric : {"nll_gold", "kl_reference", "f1"}) {
+      if (theirs["metrics"].contains(metric)) {
+        EXPECT_NEAR(mine["metrics"][metric]["mean"].get<double>(),
+                    theirs["metrics"][metric]["mean"].get<double>(), 1e-5)
+            << mine["name"] << " " << metric;
+      }
+    }
+  }
+  EXPECT_GT(server.records(), 0U);
 }
 
 }  // namespace

@@ -132,6 +132,7 @@ std::uint32_t FakeVllm::cached(const std::string& salt, const std::vector<TokenI
 void FakeVllm::admit(Run& run, const Json& body) {
   run.call.prompt = body["prompt"].get<std::vector<TokenId>>();
   run.call.max_tokens = body["max_tokens"];
+  run.call.likely = body.value("logprobs", 0U);
   run.salt = body.value("cache_salt", "");
   if (broken_ > 0) {
     --broken_;
@@ -251,8 +252,33 @@ void FakeVllm::complete(const Json& body, Responder& responder) {
     responder.reply(500, error_body("InternalServerError", "Internal server error"));
     return;
   }
+  if (run.call.likely > max_likely_) {
+    responder.reply(400, error_body("BadRequestError", "Requested logprobs are above the maximum"));
+    return;
+  }
   responder.begin("text/event-stream");
   stream(run, responder);
+}
+
+FakeVllm::Json FakeVllm::likeliest(const FakeVllmCall& call) {
+  RunRequest request;
+  request.branches.push_back(
+      {call.prompt, {}, {static_cast<std::uint32_t>(call.prompt.size() - 1)}});
+  const auto result = model_.run(std::move(request));
+  Json entries = Json::object();
+  if (result.ok()) {
+    std::multimap<float, std::size_t, std::greater<>> best;
+    const std::vector<float>& log_probs = result->branches[0].scores[0].log_probs;
+    for (std::size_t token = 0; token < log_probs.size(); ++token) {
+      best.emplace(log_probs[token], token);
+    }
+    for (const auto& [log_prob, token] : best) {
+      if (entries.size() < call.likely) {
+        entries["token_id:" + std::to_string(token)] = log_prob;
+      }
+    }
+  }
+  return entries;
 }
 
 /// Token by token. Bytes above 0x7F add no text until their character is whole.
@@ -280,11 +306,14 @@ void FakeVllm::stream(Run& run, Responder& responder) {
     }
     ++sent;
     const bool full = sent == run.call.max_tokens;
-    const Json choice = {{"index", 0},
-                         {"text", std::string(1, byte)},
-                         {"token_ids", {static_cast<unsigned char>(byte)}},
-                         {"finish_reason", full ? Json("length") : Json()},
-                         {"stop_reason", nullptr}};
+    Json choice = {{"index", 0},
+                   {"text", std::string(1, byte)},
+                   {"token_ids", {static_cast<unsigned char>(byte)}},
+                   {"finish_reason", full ? Json("length") : Json()},
+                   {"stop_reason", nullptr}};
+    if (sent == 1 && run.call.likely > 0) {
+      choice["logprobs"] = {{"top_logprobs", {likeliest(run.call)}}};
+    }
     if (!event({{"choices", {choice}}})) {
       return;
     }
@@ -323,6 +352,7 @@ FakeVllm::Json FakeVllm::info() const {
           {"injection", injection_},
           {"reason", injection_ ? "" : "switched off in the fake server"},
           {"max_model_len", max_model_len_.load()},
+          {"vocab_size", vocab_size_.load()},
           {"block_size", kBlock},
           {"adapter", "fake"}};
 }

@@ -24,6 +24,7 @@ struct FakeVllmCall {
   RequestParams params;
   std::vector<TokenId> prompt;
   std::uint32_t max_tokens = 0;
+  std::uint32_t likely = 0;  ///< tokens whose log-probabilities are wanted
   std::uint32_t injected = 0;
   std::string refused;  ///< why its parameters were not believed
 };
@@ -62,6 +63,8 @@ class FakeVllm {
   void set_injection(bool on);
   void set_silent(bool silent) { silent_ = silent; }  ///< answers only when the client goes
   void set_captures(bool on) { captures_ = on; }      ///< off: makes none, and says so
+  void set_max_likely(std::uint32_t tokens) { max_likely_ = tokens; }  ///< of --max-logprobs
+  void set_vocab_size(std::uint32_t tokens) { vocab_size_ = tokens; }
   void set_max_model_len(std::uint32_t tokens) { max_model_len_ = tokens; }
 
  private:
@@ -79,6 +82,7 @@ class FakeVllm {
   void admit(Run& run, const Json& body);
   void inject(Run& run);
   void capture(Run& run);
+  [[nodiscard]] Json likeliest(const FakeVllmCall& call);
   void stream(Run& run, Responder& responder);
   [[nodiscard]] std::uint32_t cached(const std::string& salt, const std::vector<TokenId>& prompt);
   [[nodiscard]] Json info() const;
@@ -91,6 +95,8 @@ class FakeVllm {
   std::atomic<bool> silent_{false};
   std::atomic<bool> captures_{true};
   std::atomic<std::uint32_t> max_model_len_{8193};
+  std::atomic<std::uint32_t> max_likely_{4096};
+  std::atomic<std::uint32_t> vocab_size_{FakeTokenizer::kVocabSize};
   mutable std::mutex mutex_;  // guards what follows
   std::vector<FakeVllmCall> calls_;
   std::map<std::pair<std::string, std::string>, std::uint64_t> epochs_;

@@ -86,6 +86,7 @@ def _info(
         "injection": not reason,
         "reason": reason,
         "max_model_len": int(vllm_config.model_config.max_model_len),
+        "vocab_size": int(vllm_config.model_config.get_vocab_size()),
         "block_size": int(vllm_config.cache_config.block_size),
         "adapter": adapter.NAME if adapter is not None else "",
     }

@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/file.h"
+
 namespace inferscale::cli {
 namespace {
 
@@ -72,6 +74,8 @@ class RememberingEmbedder final : public Embedder {
 Result<std::unique_ptr<EvalModels>> EvalModels::open(const MemoryOptions& options,
                                                      const ServiceDependencies& dependencies) {
   std::unique_ptr<EvalModels> models(new EvalModels());
+  models->options_ = options;
+  models->dependencies_ = dependencies;
   INFERSCALE_ASSIGN_OR_RETURN(models->engine_, dependencies.open_engine(options));
   const EngineInfo& info = models->engine_->info();
   if (!info.injection) {
@@ -97,7 +101,24 @@ ServiceDependencies EvalModels::lend() const {
     }
     return std::unique_ptr<Embedder>(std::make_unique<LentEmbedder>(*embedder_));
   };
+  if (dependencies_.wrap_store) {
+    dependencies.wrap_store = [this](const MemoryOptions&, std::unique_ptr<KvStore> local) {
+      return dependencies_.wrap_store(options_, std::move(local));
+    };
+  }
   return dependencies;
+}
+
+Status EvalModels::prepare(const std::filesystem::path& directory) const {
+  if (!dependencies_.wrap_store) {
+    return Status();
+  }
+  FileSystem& files = posix_file_system();
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::byte> secret,
+                              read_secret(options_.directory, files));
+  INFERSCALE_RETURN_IF_ERROR(files.make_private_directory(directory));
+  INFERSCALE_RETURN_IF_ERROR(files.make_private_directory(directory / "vllm"));
+  return write_file_atomic(directory / "vllm" / "secret", secret, Durability::kNone, files);
 }
 
 }  // namespace inferscale::cli

@@ -16,11 +16,17 @@ class EvalModels {
       const MemoryOptions& options, const ServiceDependencies& dependencies);
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
-  /// For services that are to use these models. No text is embedded twice.
+  /// For services that are to use these models. No text is embedded twice. With a vLLM server, what
+  /// they encode is kept by it.
   [[nodiscard]] ServiceDependencies lend() const;
+  /// Makes `directory` ready for a service that uses these models: a server believes only what is
+  /// signed with the secret of the data directory that it belongs to.
+  [[nodiscard]] Status prepare(const std::filesystem::path& directory) const;
 
  private:
   EvalModels() = default;
+  MemoryOptions options_;
+  ServiceDependencies dependencies_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Embedder> embedder_;  ///< null: retrieval by keywords alone
 };

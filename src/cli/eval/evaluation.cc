@@ -158,6 +158,7 @@ Result<CaseMemory*> Evaluation::memory_of(Case& current, const std::string& cont
   }
   std::error_code error;
   std::filesystem::create_directories(current.directory, error);
+  INFERSCALE_RETURN_IF_ERROR(models_.prepare(current.directory / folder_name(context)));
   INFERSCALE_ASSIGN_OR_RETURN(memory,
                               CaseMemory::open(memory_, models_.lend(), current.data,
                                                current.directory / folder_name(context), context));

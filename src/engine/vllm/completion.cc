@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <limits>
+#include <optional>
 
 #include "engine/vllm/json_call.h"
 
@@ -34,6 +36,10 @@ Json to_body(const CompletionRequest& request) {
     body["seed"] = static_cast<std::int64_t>(
         sampling.seed & std::uint64_t{std::numeric_limits<std::int64_t>::max()});
   }
+  if (request.likely > 0) {
+    body["logprobs"] = request.likely;
+    body["return_tokens_as_token_ids"] = true;
+  }
   if (!request.params.empty()) {
     body["kv_transfer_params"] = {{"inferscale", Json::parse(request.params, nullptr, false)}};
   }
@@ -41,6 +47,34 @@ Json to_body(const CompletionRequest& request) {
     body["cache_salt"] = request.cache_salt;
   }
   return body;
+}
+
+std::optional<TokenId> token_named(std::string_view name) {
+  constexpr std::string_view kPrefix = "token_id:";
+  TokenId token = 0;
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  const char* const begin = name.data() + kPrefix.size();
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, token);
+  return error == std::errc() && stop == end ? std::optional(token) : std::nullopt;
+}
+
+/// The likeliest tokens in a choice's `logprobs`; of another form, none.
+std::vector<LikelyToken> likely_tokens(const Json& log_probs) {
+  std::vector<LikelyToken> likely;
+  const Json& places = part_field(log_probs, "top_logprobs");
+  if (!places.is_array() || places.empty() || !places[0].is_object()) {
+    return likely;
+  }
+  for (const auto& [name, value] : places[0].items()) {
+    const std::optional<TokenId> token = token_named(name);
+    if (token && value.is_number()) {
+      likely.push_back({*token, value.get<float>()});
+    }
+  }
+  return likely;
 }
 
 class Reader {
@@ -107,6 +141,7 @@ class Reader {
       }
       piece.tokens.push_back(token.get<TokenId>());
     }
+    piece.likely = likely_tokens(part_field(choice, "logprobs"));
     end_.finish_reason = piece.finish_reason;
     enough_ = !on_piece_(piece);
     return !enough_;

@@ -25,6 +25,12 @@ class EventReader {
   bool overlong_ = false;
 };
 
+/// A token that may come next, and its log-probability in nats.
+struct LikelyToken {
+  TokenId token = 0;
+  float log_prob = 0;
+};
+
 /// What one request to /v1/completions asks for.
 struct CompletionRequest {
   std::string url;  ///< of the server
@@ -33,13 +39,15 @@ struct CompletionRequest {
   Sampling sampling;
   std::string params;  ///< kv_transfer_params["inferscale"], JSON; empty: none
   std::string cache_salt;
+  std::uint32_t likely = 0;  ///< how many of the likeliest tokens are wanted with each piece
 };
 
 /// A piece of the answer.
 struct CompletionPiece {
   std::vector<TokenId> tokens;
   std::string text;
-  std::string finish_reason;  ///< of the last piece
+  std::string finish_reason;        ///< of the last piece
+  std::vector<LikelyToken> likely;  ///< in place of the piece's first token, in no order
 };
 
 struct CompletionEnd {

@@ -75,6 +75,7 @@ Result<ControlInfo> to_info(const Json& json) {
   info.spec.architecture = "vllm";
   info.spec.name = info.model;
   info.spec.trained_positions = info.max_model_len;
+  info.spec.vocab_size = small(json, "vocab_size");
   const auto fingerprint = Hash128::from_hex(text_field(json, "fingerprint"));
   if (number_field(json, "protocol") != 1) {
     return unsupported("the connector speaks another version of the control protocol than 1");

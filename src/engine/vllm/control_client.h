@@ -21,7 +21,7 @@ namespace inferscale::vllm {
 struct ControlInfo {
   std::string vllm_version;
   std::string model;
-  ModelSpec spec;  ///< what decides the KV; `vocab_size` is not known
+  ModelSpec spec;  ///< what decides the KV; and `vocab_size`, 0 where it is not said
   KvCodec cache_dtype = KvCodec::kF16;
   KvCodec store_codec = KvCodec::kF16;
   bool injection = false;

@@ -23,7 +23,8 @@ Result<Hash128> fresh_context_id() {
 
 bool is_parking(const RunRequest& request) {
   return !request.session.empty() && request.sampling.max_tokens == 0 && request.allow_injection &&
-         request.branches.size() == 1 && request.branches.front().captures.empty();
+         request.branches.size() == 1 && request.branches.front().captures.empty() &&
+         request.branches.front().score_positions.empty();
 }
 
 std::uint32_t ParkingLot::edge(std::size_t tokens) const {

@@ -14,6 +14,7 @@
 #include "engine/vllm/json_call.h"
 #include "engine/vllm/parking.h"
 #include "engine/vllm/remote_kv_store.h"
+#include "engine/vllm/scoring.h"
 #include "engine/vllm/vllm_request.h"
 
 namespace inferscale {
@@ -114,6 +115,7 @@ class VllmEngine final : public Engine {
   std::optional<vllm::ParkingLot> parking_;
   std::string model_;
   EngineInfo info_;
+  std::uint32_t vocab_size_ = 0;  // of the model's last layer; 0: the server does not say
   std::atomic<int> runs_{0};
 };
 
@@ -122,6 +124,7 @@ void VllmEngine::fill_info(const vllm::ControlInfo& control, const ServedModel& 
   info_.model.name = model.id;
   info_.model.vocab_size = std::numeric_limits<TokenId>::max();  // the server knows, and checks
   info_.cache_dtype = control.cache_dtype;
+  vocab_size_ = control.spec.vocab_size;
   // The server makes one token at least.
   info_.context_tokens = std::max(control.max_model_len, 1U) - 1;
   info_.max_branches = kMaxBranches;
@@ -136,6 +139,9 @@ Result<std::vector<vllm::BranchOutcome>> VllmEngine::run_branches(const RunReque
                                                                   const RunPlan& plan) {
   const std::vector<RecordKey> before = parking_->before(request);
   std::vector<vllm::BranchOutcome> outcomes(request.branches.size());
+  if (outcomes.empty()) {
+    return outcomes;
+  }
   INFERSCALE_ASSIGN_OR_RETURN(
       outcomes[0], vllm::run_branch(parts(), request, plan, request.branches[0], before));
   std::atomic<std::size_t> next{1};
@@ -234,14 +240,7 @@ void note_counts(std::size_t prompt, const vllm::BranchOutcome& outcome, RunResu
 
 Status VllmEngine::check_run(const RunRequest& request) const {
   INFERSCALE_RETURN_IF_ERROR(check_request(request, info_));
-  for (const Branch& branch : request.branches) {
-    if (!branch.score_positions.empty()) {
-      return unsupported(
-          "a vLLM server gives no whole distributions: what compares or scores needs the embedded "
-          "engine");
-    }
-  }
-  return Status();
+  return vllm::check_scores(request, vocab_size_);
 }
 
 void VllmEngine::note_session(const RunRequest& request, bool parks,
@@ -282,6 +281,10 @@ Result<RunResult> VllmEngine::run(RunRequest request) {
   INFERSCALE_ASSIGN_OR_RETURN(const RunPlan plan, make_run_plan(request, info_, nullptr));
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<vllm::BranchOutcome> outcomes,
                               run_branches(request, plan));
+  // Behind the branches, whose blocks they find in the server's prefix cache.
+  const RunRequest probes = vllm::score_probes(request);
+  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<vllm::BranchOutcome> probed,
+                              run_branches(probes, plan));
   if (!request.session.empty()) {
     note_session(request, parks, outcomes.front());
   }
@@ -294,6 +297,8 @@ Result<RunResult> VllmEngine::run(RunRequest request) {
     INFERSCALE_RETURN_IF_ERROR(
         note_captures(request.branches[i], tokens, outcomes[i], options_.secret, result));
   }
+  INFERSCALE_RETURN_IF_ERROR(
+      vllm::note_scores(request, outcomes, probed, vocab_size_, result.branches));
   if (request.sampling.max_tokens > 0) {
     result.tokens = std::move(outcomes[0].generated);
     result.stopped_by_limit = outcomes[0].stopped_by_limit;

@@ -22,7 +22,9 @@ struct VllmOptions {
 /// afterwards, never what was asked for. A request whose records could not be loaded is sent once
 /// more as text ("engine_load_failed"). Sessions are the server's prefix cache: what is cached of a
 /// conversation is reused, in whole blocks, and a run that generates nothing captures the rest for
-/// the next turn. Scored positions are not supported. Errors of opening: kUnavailable (server or
+/// the next turn. A scored position behind the plan is a request
+/// of its own, which tells the likeliest 1,024 tokens; what they leave of the probability is spread
+/// evenly over the others. Errors of opening: kUnavailable (server or
 /// control channel do not answer), kPermissionDenied (another secret), kConflict (the control
 /// channel is another server's), kUnsupported.
 [[nodiscard]] Result<std::unique_ptr<Engine>> open_vllm_engine(const VllmOptions& options);

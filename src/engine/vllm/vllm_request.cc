@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "engine/vllm/scoring.h"
 
 namespace inferscale::vllm {
 namespace {
@@ -46,6 +47,9 @@ class Answer {
   bool take(const CompletionPiece& piece) {
     if (first_ms_ == 0 && !piece.tokens.empty()) {
       first_ms_ = std::max(watch_.elapsed_ms(), 1e-3);
+    }
+    if (out_.likely.empty()) {
+      out_.likely = piece.likely;
     }
     pending_.insert(pending_.end(), piece.tokens.begin(), piece.tokens.end());
     text_ += piece.text;
@@ -95,7 +99,7 @@ bool is_cancelled(const RunRequest& request) {
 
 CompletionRequest to_completion(const ServerParts& server, const RunRequest& request,
                                 const RequestParams& params, std::vector<TokenId> prompt,
-                                std::size_t generated) {
+                                std::size_t generated, bool scored) {
   CompletionRequest out;
   out.url = server.url;
   out.model = server.model;
@@ -107,6 +111,7 @@ CompletionRequest to_completion(const ServerParts& server, const RunRequest& req
   out.sampling.max_tokens =
       static_cast<std::uint32_t>(std::max<std::size_t>(1, std::min(wanted, room)));
   out.prompt = std::move(prompt);
+  out.likely = scored ? kScoredTokens : 0;
   if (!server.secret.empty()) {
     out.params = signed_params_json(params, server.secret);
     out.cache_salt = cache_salt(server.secret, params, server.info.model.fingerprint);
@@ -193,6 +198,7 @@ Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& re
   INFERSCALE_ASSIGN_OR_RETURN(RequestParams params,
                               make_params(request, plan, branch, before, server.secret));
   const std::vector<TokenId> prompt = sequence_tokens(request, branch);
+  const bool scored = scores_its_end(branch, prompt.size());
   Answer answer(server, request, out);
   const Stopwatch watch;
   CompletionEnd end;
@@ -200,12 +206,15 @@ Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& re
     std::vector<TokenId> tokens = prompt;
     tokens.insert(tokens.end(), out.generated.begin(), out.generated.end());
     const CompletionRequest completion =
-        to_completion(server, request, params, std::move(tokens), out.generated.size());
-    INFERSCALE_ASSIGN_OR_RETURN(
-        end, complete(
-                 server.client, completion,
-                 [&answer](const CompletionPiece& piece) { return answer.take(piece); },
-                 [&request] { return !is_cancelled(request); }));
+        to_completion(server, request, params, std::move(tokens), out.generated.size(), scored);
+    Result<CompletionEnd> ended = complete(
+        server.client, completion,
+        [&answer](const CompletionPiece& piece) { return answer.take(piece); },
+        [&request] { return !is_cancelled(request); });
+    if (!ended.ok()) {
+      return scored ? ended.status().with_context(kScoringAdvice) : ended.status();
+    }
+    end = *std::move(ended);
     if (!end.server_error) {
       break;
     }

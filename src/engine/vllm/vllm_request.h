@@ -40,14 +40,15 @@ struct BranchOutcome {
   bool stopped_by_limit = false;
   bool traced = false;  ///< the connector has said what it did; else `trace` is empty
   RequestTrace trace;
-  bool load_failed = false;  ///< sent once more as text
+  std::vector<LikelyToken> likely;  ///< behind the branch's last token, where that is scored
+  bool load_failed = false;         ///< sent once more as text
   double first_token_ms = 0;
   double total_ms = 0;
 };
 
 /// Sends a branch's request, as text once more when its records could not be loaded, and asks what
-/// was done with it. `on_token` may be empty. Errors: those of `complete`, kUnavailable (the server
-/// broke it off; cancelled).
+/// was done with it. `on_token` may be empty. Of the places that a branch scores, its last token is
+/// asked for. Errors: those of `complete`, kUnavailable (the server broke it off; cancelled).
 [[nodiscard]] Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& request,
                                                const RunPlan& plan, const Branch& branch,
                                                std::span<const RecordKey> before);

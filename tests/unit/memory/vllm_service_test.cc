@@ -293,12 +293,27 @@ TEST_F(VllmService, AnotherServersControlChannelIsNoticed) {
   EXPECT_EQ(rig_.try_ask(user("alice")).status().code(), StatusCode::kConflict);
 }
 
-TEST_F(VllmService, ComparingNeedsTheEmbeddedEngine) {
+TEST_F(VllmService, ComparesTheSameTokensThreeWays) {
   start();
   AskRequest request;
   request.scope = user("alice");
   request.question = VllmRig::kQuestion;
-  EXPECT_EQ(rig_.service->compare(request, 1).status().code(), StatusCode::kUnsupported);
+  const auto reply = rig_.service->compare(request, 2);
+  ASSERT_TRUE(reply.ok()) << reply.status().to_string();
+  EXPECT_TRUE(reply->same_token_ids);
+  EXPECT_TRUE(reply->greedy_equal);
+  EXPECT_EQ(reply->text.answer, reply->inject.answer);
+  EXPECT_NE(reply->none.answer, reply->text.answer);
+  EXPECT_EQ(injected_facts(reply->text), 0U);
+  EXPECT_EQ(injected_facts(reply->inject), 3U);
+  EXPECT_NEAR(reply->kl_first_token, 0, 1e-9);
+  EXPECT_NEAR(reply->kl_noise_floor, 0, 1e-9);
+  EXPECT_EQ(reply->inject.tokens.reused, 0U) << "an arm finds nothing of another";
+
+  rig_.server->set_max_likely(20);
+  const auto refused = rig_.service->compare(request, 1);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("--max-logprobs 1024"));
 }
 
 TEST_F(VllmService, ACancelledAnswerEnds) {
