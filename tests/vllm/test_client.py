@@ -21,7 +21,7 @@ class Client:
         self.run("list", engine=False)  # makes the directory and its secret
         config = {"kv_connector": "InferScaleConnector", "kv_connector_module_path": "inferscale.vllm",
                   "kv_role": "kv_both", "kv_connector_extra_config": {"data_dir": str(data / "vllm")}}
-        self.server = start_server("client", {"--kv-transfer-config": json.dumps(config)})
+        self.server = start_server("client", {"--kv-transfer-config": json.dumps(config), "--max-logprobs": "1024"})
 
     def run(self, *words: str, scope: str = "user=mara", engine: bool = True, codes: tuple = (0,)) -> dict:
         command = [str(PROGRAM), *words, "--json", "--data", str(self.data), "--scope", scope, "--embedder", "none"]
@@ -57,6 +57,19 @@ def test_facts_are_injected_and_the_text_arm_has_the_same_tokens(client):
     assert injected(answer) == len(answer["facts"]) > 0, answer
     assert answer["tokens"]["prompt"] == text["tokens"]["prompt"]
     assert "Biscuit" in text["answer"], "what injection costs so small a model is measured elsewhere"
+
+
+def test_arms_are_compared_over_the_server(client):
+    """Distributions, a place a request; the arms find nothing of each other in the server's cache."""
+    compared = client.run("ask", QUESTION, "--compare", "--rounds", "1", "--k", "5", "--top-j", "0", "--max-tokens", "12")
+    assert compared["same_token_ids"]
+    arms = compared["arms"]
+    assert arms["text"]["answer"] == client.ask("--no-inject")["answer"]
+    assert arms["inject"]["answer"] == client.ask()["answer"]
+    assert injected(arms["inject"]) > 0 and injected(arms["text"]) == 0
+    assert arms["inject"]["tokens"]["reused"] == 0, "nothing of another arm"
+    assert 0 <= compared["kl_noise_floor"] < 1e-4, "f32"
+    assert 1e-4 < compared["kl_first_token"] < 2, "facts encoded apart are near to text, and not the same"
 
 
 def test_another_user_has_none_of_it(client):
