@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/utf8.h"
+
 namespace inferscale {
 namespace {
 
@@ -19,7 +21,7 @@ Status bad_time(std::string_view text) {
   return invalid_argument(
       fmt::format("\"{}\" is not a time; write 2025-02-03T09:30:00+01:00, 2025-02-03T08:30:00Z or "
                   "2025-02-03, years 0001 to 9999",
-                  text.substr(0, 64)));
+                  utf8_prefix(text, 64)));
 }
 
 /// Reads a fixed layout from left to right; after the first mismatch `ok` stays false.

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cli/status_line.h"
 #include "cli/terminal_text.h"
 
@@ -63,7 +64,7 @@ Result<spdlog::level::level_enum> chosen_level(int verbose) {
     }
   }
   return invalid_argument(fmt::format(
-      "INFERSCALE_LOG: \"{}\" is none of debug, info, warning, error, off", word.substr(0, 32)));
+      "INFERSCALE_LOG: \"{}\" is none of debug, info, warning, error, off", utf8_prefix(word, 32)));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/utf8.h"
+
 namespace inferscale::cli {
 namespace {
 
@@ -45,7 +47,7 @@ Result<std::uint64_t> parse_size(std::string_view field, std::string_view text) 
   return invalid_argument(fmt::format(
       "{}: \"{}\" is not a size; write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB or GB, "
       "such as 512MiB",
-      field, text.substr(0, 32)));
+      field, utf8_prefix(text, 32)));
 }
 
 Result<std::optional<std::uint32_t>> parse_top_j(std::string_view text) {
@@ -55,7 +57,7 @@ Result<std::optional<std::uint32_t>> parse_top_j(std::string_view text) {
   const std::optional<std::uint32_t> value = parse_number(text);
   if (!value || *value > kMaxTopJ) {
     return invalid_argument(fmt::format("--top-j: \"{}\" is neither auto nor a number from 0 to {}",
-                                        text.substr(0, 32), kMaxTopJ));
+                                        utf8_prefix(text, 32), kMaxTopJ));
   }
   return value;
 }
@@ -78,7 +80,7 @@ Result<std::vector<std::uint32_t>> parse_numbers(std::string_view field, std::st
     if (!value || *value < lowest || *value > highest) {
       return invalid_argument(
           fmt::format("{}: \"{}\" is not a list such as 0,5,10 of numbers from {} to {}", field,
-                      text.substr(0, 64), lowest, highest));
+                      utf8_prefix(text, 64), lowest, highest));
     }
     numbers.push_back(*value);
   }

@@ -6,6 +6,8 @@
 #include <array>
 #include <charconv>
 
+#include "base/utf8.h"
+
 namespace inferscale {
 namespace {
 
@@ -48,7 +50,7 @@ Result<ContextSpec> parse_context_spec(std::string_view text) {
   return invalid_argument(
       fmt::format("encode context '{}': use header, alone, primer:N, names:N, turns:N, window:N, "
                   "near:N, log:N or chain:N with N from 1 to {}",
-                  text.substr(0, 64), kMaxContextFacts));
+                  utf8_prefix(text, 64), kMaxContextFacts));
 }
 
 }  // namespace inferscale

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/hash.h"
+#include "base/utf8.h"
 #include "model/content_hash.h"
 #include "model/gguf_file.h"
 #include "model/gguf_rope.h"
@@ -70,7 +71,7 @@ Result<std::string> read_architecture(const GgufFile& file) {
                    [&](const char* family) { return *name == family; }) != std::end(kFamilies);
   if (!known) {
     return unsupported(fmt::format("model {} is of the family \"{}\"; supported are {}",
-                                   file.path().string(), name->substr(0, 64),
+                                   file.path().string(), utf8_prefix(*name, 64),
                                    supported_families()));
   }
   return *name;

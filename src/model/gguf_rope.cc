@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "base/utf8.h"
+
 namespace inferscale {
 namespace {
 
@@ -94,7 +96,7 @@ Status read_scaling(const GgufFile& file, const std::string& prefix,
   } else if (kind != "linear" && kind != "none") {
     return refuse(
         file, fmt::format("has rope scaling \"{}\"; supported are none, linear, llama3 and yarn",
-                          kind.substr(0, 32)));
+                          utf8_prefix(kind, 32)));
   }
   return Status();
 }

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "base/utf8.h"
+
 namespace inferscale {
 namespace {
 
@@ -58,7 +60,7 @@ Result<std::uint32_t> check_vocabulary(const GgufFile& file) {
     return unsupported(
         fmt::format("model {} has tokenizer \"{}\"; supported are llama (SentencePiece) and gpt2 "
                     "(byte-pair)",
-                    file.path().string(), kind.substr(0, 32)));
+                    file.path().string(), utf8_prefix(kind, 32)));
   }
   INFERSCALE_ASSIGN_OR_RETURN(const auto tokens, file.texts("tokenizer.ggml.tokens"));
   if (!tokens || tokens->size() < kFewestTokens || tokens->size() > kMostTokens) {

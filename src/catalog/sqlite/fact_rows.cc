@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/utf8.h"
 #include "catalog/sqlite/row_checksum.h"
 
 namespace inferscale::sqlite {
@@ -71,7 +72,7 @@ Result<FactRow> readable_fact(Connection& connection, const Scope& request, std:
   INFERSCALE_ASSIGN_OR_RETURN(std::optional<FactRow> row, find_fact(connection, id));
   if (!row || !scope_permits(request, row->fact.scope)) {
     return not_found(
-        fmt::format("no fact with id {} in scope {}", id.substr(0, 64), to_string(request)));
+        fmt::format("no fact with id {} in scope {}", utf8_prefix(id, 64), to_string(request)));
   }
   return *std::move(row);
 }
@@ -82,7 +83,7 @@ Result<FactRow> writable_fact(Connection& connection, const Scope& request, std:
     return permission_denied(
         fmt::format("fact {} is shared: only a request in its own scope ({}) may "
                     "change it",
-                    id.substr(0, 64), to_string(row.fact.scope)));
+                    utf8_prefix(id, 64), to_string(row.fact.scope)));
   }
   return row;
 }

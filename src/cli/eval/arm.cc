@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "cli/option_values.h"
 #include "memory/context_spec.h"
 
@@ -108,7 +109,7 @@ std::string EvalArm::name(std::uint32_t k) const {
 Result<EvalArm> parse_arm(std::string_view text) {
   EvalArm arm;
   if (const Status status = parse_parts(text, arm); !status.ok()) {
-    return status.with_context(fmt::format("arm '{}'", text.substr(0, 64)));
+    return status.with_context(fmt::format("arm '{}'", utf8_prefix(text, 64)));
   }
   return arm;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/http_client.h"
+#include "base/utf8.h"
 
 namespace inferscale {
 namespace {
@@ -52,7 +53,7 @@ Result<VllmAddress> parse_vllm_address(std::string_view text) {
     const std::string_view name = part.substr(0, equals);
     if (equals == std::string_view::npos ||
         (name != "vllm" && name != "control" && name != "control-file")) {
-      return wrong(fmt::format("\"{}\" is not known", part.substr(0, 64)));
+      return wrong(fmt::format("\"{}\" is not known", utf8_prefix(part, 64)));
     }
     INFERSCALE_RETURN_IF_ERROR(take(name, part.substr(equals + 1), address));
   }

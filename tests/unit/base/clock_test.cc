@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/utf8.h"
+
 namespace inferscale {
 namespace {
 
@@ -87,6 +89,14 @@ TEST(ClockTest, RejectsEverythingElse) {
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(parsed.status().message().find("2025-02-03T09:30:00+01:00"), std::string::npos);
     EXPECT_LT(parsed.status().message().size(), 300U);
+  }
+}
+
+TEST(ClockTest, AMessageIsCutBetweenCharacters) {
+  for (std::size_t ahead = 60; ahead < 66; ++ahead) {
+    const auto parsed = parse_rfc3339(std::string(ahead, '5') + "\u3002\u3002\u3002");
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(find_invalid_utf8(parsed.status().message()), std::string_view::npos) << ahead;
   }
 }
 
