@@ -35,7 +35,7 @@ void check_layers(const Record& record) {
     require(record.layer_v(layer) > record.layer_k(layer));
     for (const inferscale::KvPart part : inferscale::kKvParts) {
       const std::size_t bytes =
-          record.n_tokens() * inferscale::part_token_bytes(meta.shape, meta.codec, part);
+          inferscale::part_bytes(meta.shape, meta.codec, part, record.n_tokens());
       require(record.layer_part(layer, part) + bytes <= end);
     }
   }
@@ -49,7 +49,7 @@ void check_encoder_agrees(const Record& record) {
   for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
     for (const inferscale::KvPart part : inferscale::kKvParts) {
       std::memcpy(builder.layer_part(layer, part), record.layer_part(layer, part),
-                  record.n_tokens() * inferscale::part_token_bytes(meta.shape, meta.codec, part));
+                  inferscale::part_bytes(meta.shape, meta.codec, part, record.n_tokens()));
     }
   }
   require(builder.check_scales().ok());

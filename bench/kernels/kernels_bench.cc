@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "inferscale/kv_kernels.h"
+#include "kernels/transcode.h"
 
 namespace inferscale {
 namespace {
@@ -24,6 +25,7 @@ struct Model {
   std::uint32_t n_facts;
   std::uint32_t block = 0;  // rows of a block; 0: rows packed as libllama's are
   KvCodec dtype = KvCodec::kF16;
+  KvCodec codec = dtype;  // of the records that are composed
 };
 // 1,400 tokens, 32 MB.
 constexpr Model kSmolLm2{{30, 3, 64, 64}, RopePairing::kAdjacent, 50};
@@ -32,8 +34,17 @@ constexpr Model kSmolHalves{{30, 3, 64, 64}, RopePairing::kHalves, 50};
 // The same in vLLM's CPU layout: in a block of a head keys [dim][row], then values [row][dim].
 constexpr Model kSmolBlocks{{30, 3, 64, 64}, RopePairing::kHalves, 50, 128};
 constexpr Model kSmolBlocksF32{{30, 3, 64, 64}, RopePairing::kHalves, 50, 128, KvCodec::kF32};
+// The first one from records of fewer bytes.
+constexpr Model kSmolQ8{{30, 3, 64, 64}, RopePairing::kAdjacent, 50, 0, KvCodec::kF16,
+                        KvCodec::kQ8};
+constexpr Model kSmolQ4{{30, 3, 64, 64}, RopePairing::kAdjacent, 50, 0, KvCodec::kF16,
+                        KvCodec::kQ4};
 // 560 tokens, 73 MB.
 constexpr Model kLlama8b{{32, 8, 128, 128}, RopePairing::kAdjacent, 20};
+constexpr Model kLlamaQ8{{32, 8, 128, 128}, RopePairing::kAdjacent, 20, 0, KvCodec::kF16,
+                         KvCodec::kQ8};
+constexpr Model kLlamaQ4{{32, 8, 128, 128}, RopePairing::kAdjacent, 20, 0, KvCodec::kF16,
+                         KvCodec::kQ4};
 
 // f16 elements of about normal size.
 void fill(std::byte* to, std::size_t bytes) {
@@ -68,7 +79,7 @@ class Workload {
     }
     set_strides(model.block);
     for (std::uint32_t i = 0; i < n_facts_; ++i) {
-      records_.push_back(make_record());
+      records_.push_back(*transcode_record(*make_record(), model.codec));
       items_.push_back({records_.back().get(), first(i), first(i), {}});
     }
   }
@@ -237,6 +248,8 @@ void read_floats(benchmark::State& state) {
 }
 
 BENCHMARK_CAPTURE(compose, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, smollm2_q8, kSmolQ8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, smollm2_q4, kSmolQ4)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(capture, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_rows, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_whole, smollm2_135m, kSmolLm2)->Unit(benchmark::kMillisecond);
@@ -247,6 +260,8 @@ BENCHMARK_CAPTURE(compose, smollm2_blocks_f32, kSmolBlocksF32)->Unit(benchmark::
 BENCHMARK_CAPTURE(capture, smollm2_blocks_f32, kSmolBlocksF32)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_whole, smollm2_f32, kSmolBlocksF32)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(compose, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, llama31_q8, kLlamaQ8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(compose, llama31_q4, kLlamaQ4)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(capture, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_rows, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(memcpy_whole, llama31_8b, kLlama8b)->Unit(benchmark::kMillisecond);

@@ -77,7 +77,8 @@ struct CaptureSource {
 /// fp32, one rounding) and writes them to the builder's layers; to a scaled codec head by head,
 /// each under a scale of its own (docs/format.md). Thread-safe for disjoint layers. Errors: as of
 /// kv_compose; kInvalidArgument that names a head which a scaled codec cannot hold (infinite, NaN,
-/// 2^127 and above): the builder must not be sealed.
+/// 2^127 and above): the builder must not be sealed; kInvalidArgument (a builder of kQ4, whose
+/// records are transcoded from others).
 [[nodiscard]] INFERSCALE_API Status kv_capture(const ConstCacheLayout& cache,
                                                const CaptureSource& source, const RopeTable& table,
                                                RecordBuilder& builder, LayerRange layers = {});

@@ -26,14 +26,20 @@ enum class KvCodec : std::uint8_t {
   kBf16 = 3,
   kQ8 = 4,       ///< scaled: an int8 times the scale of its head
   kFp8E4m3 = 5,  ///< scaled: a float of 4 exponent and 3 mantissa bits, without infinities
+  kQ4 = 6,       ///< scaled: one of 16 levels, two in a byte, of a head that was transformed; keys
+                 ///< without their record's means. Of records alone, never of pages
 };
 
-/// 1, 2 or 4. Unknown values give 0.
+[[nodiscard]] INFERSCALE_API bool codec_is_known(KvCodec codec);
+/// 1, 2 or 4; 0 of kQ4, whose elements take less than a byte, and of unknown values.
 [[nodiscard]] INFERSCALE_API std::size_t codec_element_bytes(KvCodec codec);
+/// Bytes of a head's elements, without its scale: of kQ4 half as many as elements, rounded up.
+/// Unknown values give 0.
+[[nodiscard]] INFERSCALE_API std::size_t codec_head_bytes(KvCodec codec, std::size_t head_dim);
 /// Whether each head of each token has a scale, an f32, that its elements are multiplied with: one
 /// for its key, one for its value. Records may have such a codec, caches may not.
 [[nodiscard]] INFERSCALE_API bool codec_is_scaled(KvCodec codec);
-/// "f16", "f32", "bf16", "q8" or "fp8_e4m3"; "?" for unknown values.
+/// "f16", "f32", "bf16", "q8", "fp8_e4m3" or "q4"; "?" for unknown values.
 [[nodiscard]] INFERSCALE_API const char* codec_name(KvCodec codec);
 /// The codec of that name, if there is one.
 [[nodiscard]] INFERSCALE_API std::optional<KvCodec> codec_from_name(std::string_view name);
@@ -56,22 +62,32 @@ enum class ContextKind : std::uint8_t {
   kParked = 12,  ///< rows of a conversation, not of a fact; an engine forgets them soon
 };
 [[nodiscard]] INFERSCALE_API const char* context_kind_name(ContextKind kind);
+/// The codec of a record of such a context where `wanted` is asked for: kQ8 instead of kQ4 where
+/// the record may begin a sequence (kPrefix, kAlone, kParked), whose first token's outliers 16
+/// levels cannot hold.
+[[nodiscard]] INFERSCALE_API KvCodec codec_for_context(KvCodec wanted, ContextKind kind);
 
-/// What a layer of a record consists of, in this order; in each of them every token takes the same
-/// number of bytes.
+/// What a layer of a record consists of, in this order.
 enum class KvPart : std::uint8_t {
-  kK,        ///< [n_kv_heads][head_dim_k] elements
-  kV,        ///< [n_kv_heads][head_dim_v] elements
-  kKScales,  ///< [n_kv_heads] floats, of scaled codecs
+  kK,        ///< of each token [n_kv_heads][head_dim_k] elements
+  kV,        ///< of each token [n_kv_heads][head_dim_v] elements
+  kKScales,  ///< of each token [n_kv_heads] floats, of scaled codecs
   kVScales,
+  kKMeans,  ///< of the record [n_kv_heads][head_dim_k] f16, of kQ4: what its keys have in common
 };
-inline constexpr KvPart kKvParts[] = {KvPart::kK, KvPart::kV, KvPart::kKScales, KvPart::kVScales};
+inline constexpr KvPart kKvParts[] = {KvPart::kK, KvPart::kV, KvPart::kKScales, KvPart::kVScales,
+                                      KvPart::kKMeans};
+/// Those in which every token has bytes of its own: the first ones.
+inline constexpr std::span<const KvPart> kTokenParts = std::span(kKvParts).first(4);
 
-/// Bytes of a token in one part of one layer; 0 for scales of a codec that has none. All sizes of
-/// records and pages follow from it.
+/// Bytes of a part of one layer of a record of `n_tokens` tokens; 0 of what the codec does not
+/// have. All sizes of records and pages follow from it.
+[[nodiscard]] INFERSCALE_API std::size_t part_bytes(const KvShape& shape, KvCodec codec,
+                                                    KvPart part, std::size_t n_tokens);
+/// What of it each token takes: 0 of kKMeans.
 [[nodiscard]] INFERSCALE_API std::size_t part_token_bytes(const KvShape& shape, KvCodec codec,
                                                           KvPart part);
-/// Bytes of a token in all parts of all layers, without padding.
+/// Bytes of a token in all parts of all layers, without padding and means.
 [[nodiscard]] INFERSCALE_API std::size_t kv_token_bytes(const KvShape& shape, KvCodec codec);
 
 /// What a record says about itself. See docs/format.md for the bytes.
@@ -118,12 +134,12 @@ class INFERSCALE_API Record {
   /// False for a description.
   [[nodiscard]] bool has_payload() const { return data_ != nullptr; }
   /// REQUIRES of what follows, but for `verify` and `wipe`: has_payload().
-  /// K of a layer: [n_tokens][n_kv_heads][head_dim_k] elements of meta().codec, 64-byte aligned,
-  /// position-free.
+  /// K of a layer: [n_tokens][n_kv_heads] heads of head_dim_k elements of meta().codec, 64-byte
+  /// aligned, position-free.
   [[nodiscard]] const std::byte* layer_k(std::uint32_t layer) const;
-  /// V of a layer: [n_tokens][n_kv_heads][head_dim_v] elements of meta().codec.
+  /// V of a layer: [n_tokens][n_kv_heads] heads of head_dim_v elements of meta().codec.
   [[nodiscard]] const std::byte* layer_v(std::uint32_t layer) const;
-  /// Any part of a layer: [n_tokens][part_token_bytes]. Scales are aligned as floats are.
+  /// Any part of a layer: part_bytes of it. Scales are aligned as floats are.
   [[nodiscard]] const std::byte* layer_part(std::uint32_t layer, KvPart part) const;
   /// The encoded form, as written to a tier; empty for a description.
   [[nodiscard]] std::span<const std::byte> bytes() const;

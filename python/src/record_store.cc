@@ -272,7 +272,8 @@ LoadItem to_load_item(std::span<const nb::object> parts) {
 KvCodec to_codec(const char* field, const std::string& name) {
   const std::optional<KvCodec> known = codec_from_name(name);
   if (!known) {
-    throw nb::value_error((std::string(field) + " must be f16, bf16, f32, q8 or fp8_e4m3").c_str());
+    throw nb::value_error(
+        (std::string(field) + " must be f16, bf16, f32, q8, fp8_e4m3 or q4").c_str());
   }
   return *known;
 }

@@ -154,8 +154,8 @@ void Command::add_common_options(CommonOptions& options) {
        "What a fact is encoded behind: header, alone, or primer, names, turns, window, near, "
        "log or chain with a number [what reencode chose, else window:8]");
   text("--top-j", options.top_j, "auto|N", "Best facts prefilled as text: auto, or a number");
-  choice("--codec", options.codec, {"f16", "bf16", "f32", "q8", "fp8_e4m3"},
-         "Elements of new records: q8 and fp8_e4m3 take half of f16");
+  choice("--codec", options.codec, {"f16", "bf16", "f32", "q8", "fp8_e4m3", "q4"},
+         "Elements of new records: q8 and fp8_e4m3 take half of f16, q4 about 30 %");
   number("--threads", options.threads, 0, kMaxThreads,
          "Threads of the engine; 0 is one for each core");
   text("--host-budget", options.host_budget, "SIZE", "Memory that records may take");

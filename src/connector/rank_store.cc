@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "connector/rank_store_parts.h"
+#include "kernels/transcode.h"
 
 namespace inferscale {
 namespace {
@@ -27,8 +28,8 @@ Status check_options(const RankStoreOptions& options) {
         fmt::format("spec.rope.rotary_dim must be at most head_dim_k ({}), not {}",
                     options.spec.shape.head_dim_k, options.spec.rope.rotary_dim));
   }
-  if (codec_element_bytes(options.codec) == 0) {
-    return invalid_argument("codec must be f16, bf16, f32, q8 or fp8_e4m3");
+  if (!codec_is_known(options.codec)) {
+    return invalid_argument("codec must be f16, bf16, f32, q8, fp8_e4m3 or q4");
   }
   if (options.threads < 1 || options.threads > WorkTeam::kMaxThreads) {
     return invalid_argument(
@@ -264,12 +265,15 @@ Status RankStore::store_rows(const CaptureMeta& meta, std::span<const TokenId> t
                              std::span<const std::uint32_t> rows) {
   INFERSCALE_ASSIGN_OR_RETURN(const std::shared_ptr<Files> files, this->files());
   INFERSCALE_RETURN_IF_ERROR(check_shape(cache.shape));
-  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta_of(meta), tokens));
+  RecordMeta full = meta_of(meta);
+  const KvCodec codec = full.codec;
+  full.codec = capture_codec(codec, cache.dtype);
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(full, tokens));
   CaptureSource source;
   source.first_position = first_position;
   source.rows = rows;
   INFERSCALE_RETURN_IF_ERROR(kv_capture(cache, source, *rope_, builder));
-  return keep(*files, meta.key, std::move(builder));
+  return keep(*files, meta.key, std::move(builder), codec);
 }
 
 RecordMeta RankStore::meta_of(const CaptureMeta& meta) const {
@@ -278,7 +282,7 @@ RecordMeta RankStore::meta_of(const CaptureMeta& meta) const {
   full.context_id = meta.context_id;
   full.scope = meta.scope;
   full.context_kind = meta.context_kind;
-  full.codec = options_.codec;
+  full.codec = codec_for_context(options_.codec, meta.context_kind);
   full.shape = shape_;
   full.shard_index = options_.shard_index;
   full.shard_count = options_.shard_count;
@@ -286,8 +290,10 @@ RecordMeta RankStore::meta_of(const CaptureMeta& meta) const {
   return full;
 }
 
-Status RankStore::keep(Files& files, const RecordKey& key, RecordBuilder builder) {
-  const Status stored = files.store->put(key, std::move(builder).seal());
+Status RankStore::keep(Files& files, const RecordKey& key, RecordBuilder builder, KvCodec codec) {
+  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const Record> record,
+                              seal_as(std::move(builder), codec));
+  const Status stored = files.store->put(key, std::move(record));
   // A disk that fails degrades the store, and `stats` says so; the record is there all the same.
   return stored.code() == StatusCode::kUnavailable ? Status() : stored;
 }

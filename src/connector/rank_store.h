@@ -29,7 +29,7 @@ struct RankStoreOptions {
   std::uint64_t host_budget_bytes = 1ULL << 30;
   std::uint64_t disk_budget_bytes = 8ULL << 30;
   ModelSpec spec;                 ///< of the whole model; a rank holds a shard of its heads
-  KvCodec codec = KvCodec::kF16;  ///< of records that are captured from now on
+  KvCodec codec = KvCodec::kF16;  ///< of records captured from now on: see codec_for_context
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   std::uint32_t max_positions = 0;  ///< the longest sequence that the engine serves
@@ -108,8 +108,11 @@ class RankStore {
   [[nodiscard]] Status attach_device(const DeviceFactory& factory, int device_index,
                                      std::uint64_t gpu_budget_bytes,
                                      std::uint64_t pinned_budget_bytes);
-  /// Bytes of a token's keys and values in the codec of new records.
-  [[nodiscard]] std::size_t token_bytes() const { return kv_token_bytes(shape_, options_.codec); }
+  /// Bytes of a token's keys and values in the codec of new records; instead of kQ4 in that in
+  /// which a device captures and holds them.
+  [[nodiscard]] std::size_t token_bytes() const {
+    return kv_token_bytes(shape_, PageLayout::codec_for(options_.codec));
+  }
   /// How many tokens' records the larger of its tiers holds; 0 without a device.
   [[nodiscard]] std::size_t device_tokens() const;
 
@@ -137,9 +140,9 @@ class RankStore {
                                                      void* stream);
 
   // After PendingCapture::wait.
-  /// An item's keys of the first layer as its record has them, [tokens][heads][head_dim], without
-  /// positions. Errors: kInvalidArgument (no such item; its tokens or meta; rows that a scaled
-  /// codec cannot hold).
+  /// An item's keys of the first layer as its record has them, but for the rounding to kQ4,
+  /// [tokens][heads][head_dim], without positions. Errors: kInvalidArgument (no such item; its
+  /// tokens or meta; rows that a scaled codec cannot hold).
   [[nodiscard]] Result<std::vector<float>> first_layer_keys(PendingCapture& pending,
                                                             std::size_t item) const;
   /// Stores an item as a record. Errors: as `capture`.
@@ -183,7 +186,12 @@ class RankStore {
                    PreparedLoad* load) const;
   [[nodiscard]] std::vector<RecordRequest> requests_of(std::span<const LoadItem> items) const;
   [[nodiscard]] RecordMeta meta_of(const CaptureMeta& meta) const;
-  [[nodiscard]] static Status keep(Files& files, const RecordKey& key, RecordBuilder builder);
+  [[nodiscard]] PageLayout pages() const {
+    return {shape_, PageLayout::codec_for(options_.codec), options_.tokens_per_page};
+  }
+  /// Stores what was captured as a record in `codec`.
+  [[nodiscard]] static Status keep(Files& files, const RecordKey& key, RecordBuilder builder,
+                                   KvCodec codec);
   [[nodiscard]] Result<std::shared_ptr<Bound>> bound() const;
   [[nodiscard]] std::vector<Lease> acquire_records(KvStore& store, std::span<const LoadItem> items,
                                                    std::span<const RecordRequest> requests) const;

@@ -16,7 +16,7 @@ Status RankStore::attach_device(const DeviceFactory& factory, int device_index,
   }
   DeviceOptions wanted;
   wanted.device = device_index;
-  wanted.layout = {shape_, options_.codec, options_.tokens_per_page};
+  wanted.layout = pages();
   wanted.gpu_budget_bytes = gpu_budget_bytes;
   wanted.pinned_budget_bytes = pinned_budget_bytes;
   INFERSCALE_RETURN_IF_ERROR(wanted.layout.validate());
@@ -57,7 +57,7 @@ Status RankStore::bind_cache(const CacheLayout& cache, std::size_t max_tokens,
   auto bound = std::make_shared<Bound>();
   bound->where.table = rope_;
   bound->where.cache = cache;
-  bound->where.pages = {shape_, options_.codec, options_.tokens_per_page};
+  bound->where.pages = pages();
   bound->where.max_tokens = max_tokens;
   bound->streams = files->device->streams();
   INFERSCALE_RETURN_IF_ERROR(check_paged_cache(bound->where));
@@ -159,8 +159,9 @@ Result<RecordBuilder*> RankStore::build(PendingCapture& pending, std::size_t ite
   if (!pending.built_.has_value() || pending.built_item_ != item) {
     pending.built_.reset();
     const CaptureItem& wanted = pending.items_[item];
-    INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder,
-                                RecordBuilder::create(meta_of(wanted.meta), wanted.tokens));
+    RecordMeta meta = meta_of(wanted.meta);
+    meta.codec = pages().codec;  // in which the device has read them
+    INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta, wanted.tokens));
     INFERSCALE_RETURN_IF_ERROR(pending.batch_->read(item, builder));
     pending.built_.emplace(std::move(builder));
     pending.built_item_ = item;
@@ -179,7 +180,8 @@ Status RankStore::store(PendingCapture& pending, std::size_t item) {
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder * builder, build(pending, item));
   RecordBuilder whole = std::move(*builder);
   pending.built_.reset();
-  return keep(*files, pending.items_[item].meta.key, std::move(whole));
+  const CaptureMeta& meta = pending.items_[item].meta;
+  return keep(*files, meta.key, std::move(whole), meta_of(meta).codec);
 }
 
 }  // namespace inferscale

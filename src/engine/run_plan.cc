@@ -32,7 +32,7 @@ Status check_capture(const CaptureRange& range, std::size_t length, const Engine
   if (range.meta.model_fingerprint != info.model.fingerprint) {
     return invalid_argument("capture.meta.model_fingerprint is not that of the engine's model");
   }
-  if (codec_element_bytes(range.meta.codec) == 0) {
+  if (!codec_is_known(range.meta.codec)) {
     return invalid_argument("capture.meta.codec is unknown");
   }
   return Status();
@@ -84,7 +84,7 @@ const char* refusal(const Segment& segment, std::size_t begin, const EngineInfo&
       meta.shard_index != 0 || meta.shard_count != 1) {
     return miss_reason_name(MissReason::kWrongModel);
   }
-  if (codec_element_bytes(meta.codec) == 0) {
+  if (!codec_is_known(meta.codec)) {
     return "unknown_codec";
   }
   const std::span<const TokenId> ids = record->token_ids();

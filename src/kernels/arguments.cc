@@ -103,9 +103,10 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
 }
 
 Status check_record(const std::string& name, const RecordMeta& meta, const KvShape& cache_shape) {
-  if (codec_element_bytes(meta.codec) == 0) {
-    return invalid_argument(name + " has codec " + text(static_cast<std::size_t>(meta.codec)) +
-                            "; known are 1 (f16), 2 (f32), 3 (bf16), 4 (q8) and 5 (fp8_e4m3)");
+  if (!codec_is_known(meta.codec)) {
+    return invalid_argument(
+        name + " has codec " + text(static_cast<std::size_t>(meta.codec)) +
+        "; known are 1 (f16), 2 (f32), 3 (bf16), 4 (q8), 5 (fp8_e4m3) and 6 (q4)");
   }
   if (!(meta.shape == cache_shape)) {
     return invalid_argument(name + " has shape " + shape_text(meta.shape) + "; the cache has " +

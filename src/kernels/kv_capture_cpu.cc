@@ -99,6 +99,11 @@ Status check(const ConstCacheLayout& cache, const CaptureSource& source, const R
              const RecordBuilder& builder) {
   INFERSCALE_RETURN_IF_ERROR(kernels::check_cache(cache, table));
   INFERSCALE_RETURN_IF_ERROR(kernels::check_record("builder", builder.meta(), cache.shape));
+  if (builder.meta().codec == KvCodec::kQ4) {
+    return invalid_argument(
+        "builder has codec q4, which needs the means of all keys; capture in a wider codec and "
+        "transcode");
+  }
   const kernels::TokenRun run{source.first_position, source.first_row, source.rows,
                               builder.n_tokens()};
   return kernels::check_run("source", run, table, cache.n_rows);

@@ -154,10 +154,13 @@ class Composer {
     kernels::RowMove rows;
     rows.source = kernels::packed_rows(part.keys ? record.layer_k(layer) : record.layer_v(layer),
                                        first, cache_.shape.n_kv_heads,
-                                       part.head_dim * codec_element_bytes(record.meta().codec));
+                                       codec_head_bytes(record.meta().codec, part.head_dim));
     rows.source_scales = kernels::packed_scales(
         record.layer_part(layer, part.keys ? KvPart::kKScales : KvPart::kVScales), first,
         cache_.shape.n_kv_heads);
+    if (part.keys) {
+      rows.source_means = record.layer_part(layer, KvPart::kKMeans);
+    }
     rows.source_codec = record.meta().codec;
     rows.target_codec = cache_.dtype;
     rows.n_tokens = slice.count;

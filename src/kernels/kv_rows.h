@@ -48,6 +48,10 @@ struct RowMove {
   RowsView<std::byte> target;
   const float* source_scales = nullptr;  ///< [n_tokens][n_heads], of a scaled source
   float* target_scales = nullptr;        ///< the same of the target
+  /// [n_heads][head_dim] f16 of keys in kQ4, null of values: what is added to the source's rows,
+  /// and taken away from the target's.
+  const std::byte* source_means = nullptr;
+  const std::byte* target_means = nullptr;
   KvCodec source_codec = KvCodec::kF16;
   KvCodec target_codec = KvCodec::kF16;
   std::size_t n_tokens = 0;
@@ -74,7 +78,8 @@ struct Rotation {
 
 /// Copies rows bit for bit, or converts: to f32 exactly, to f16 and bf16 to nearest even, to a
 /// scaled codec as kernels/quantized.h says (a head that it cannot hold gets a NaN as its scale).
-/// REQUIRES of a scaled target: head_dim <= 1024.
+/// From kQ4 to itself this is a conversion too, which gives other bytes.
+/// REQUIRES of a scaled target, and of a source in kQ4: head_dim <= 1024.
 void convert_rows(const RowMove& move);
 
 /// Turns the first rotary_dim elements of each head in fp32, rounding once to the target's type;

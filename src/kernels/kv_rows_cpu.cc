@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/elements-inl.h"
+#include "kernels/q4-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace inferscale::kernels::HWY_NAMESPACE {
@@ -151,13 +152,19 @@ HWY_INLINE void quantise_as(const float* row, std::byte* to, std::size_t count, 
   }
 }
 
-HWY_INLINE void quantise_run(KvCodec codec, const float* row, std::byte* to, std::size_t count,
-                             float* scale) {
-  *scale = head_scale(largest_magnitude(row, count), largest_element(codec));
+// `means` as in RowMove, of this head. The row is lost.
+HWY_INLINE void quantise_run(KvCodec codec, float* row, std::byte* to, std::size_t count,
+                             const std::byte* means, float* scale) {
+  if (codec == KvCodec::kQ4) {
+    prepare_q4(row, count, means);
+  }
+  *scale = head_scale(codec, largest_magnitude(row, count));
   if (!(*scale > 0)) {
-    std::memset(to, 0, count);
+    std::memset(to, 0, codec == KvCodec::kQ4 ? (count + 1) / 2 : count);
   } else if (codec == KvCodec::kQ8) {
     quantise_as<Q8>(row, to, count, *scale);
+  } else if (codec == KvCodec::kQ4) {
+    pack_levels(row, count, *scale, to);
   } else {
     quantise_as<E4m3>(row, to, count, *scale);
   }
@@ -165,12 +172,19 @@ HWY_INLINE void quantise_run(KvCodec codec, const float* row, std::byte* to, std
 
 constexpr std::size_t kMaxHead = 1024;  // elements, as KvShape's
 
+HWY_INLINE const std::byte* means_of_head(const std::byte* means, std::size_t head,
+                                          std::size_t head_dim) {
+  return means == nullptr ? nullptr : means + head * head_dim * F16::kBytes;
+}
+
 // Calls `visit` with the source's element and both places of every head. The target of a scaled
-// move is a row of floats, which is quantised afterwards.
+// move is a row of floats, which is quantised afterwards; a source in kQ4 is made one before.
 template <class S, class Visit>
 HWY_INLINE void for_heads(const RowMove& move, const Visit& visit) {
   HWY_ALIGN float row[kMaxHead];
+  HWY_ALIGN float unpacked[kMaxHead];
   const bool quantised = codec_is_scaled(move.target_codec);
+  const bool packed = std::is_same_v<S, F32> && move.source_codec == KvCodec::kQ4;
   S source;
   for (std::size_t t = 0; t < move.n_tokens; ++t) {
     const std::byte* from = move.source.token(t);
@@ -180,11 +194,18 @@ HWY_INLINE void for_heads(const RowMove& move, const Visit& visit) {
       if constexpr (std::is_same_v<S, Q8> || std::is_same_v<S, E4m3>) {
         source.scale = move.source_scales[head];
       }
+      const std::byte* elements = from;
+      if (packed) {
+        unpack_q4(from, move.head_dim, move.source_scales[head],
+                  means_of_head(move.source_means, h, move.head_dim), unpacked);
+        elements = reinterpret_cast<const std::byte*>(unpacked);
+      }
       if (quantised) {
-        visit(source, t, from, reinterpret_cast<std::byte*>(row));
-        quantise_run(move.target_codec, row, to, move.head_dim, move.target_scales + head);
+        visit(source, t, elements, reinterpret_cast<std::byte*>(row));
+        quantise_run(move.target_codec, row, to, move.head_dim,
+                     means_of_head(move.target_means, h, move.head_dim), move.target_scales + head);
       } else {
-        visit(source, t, from, to);
+        visit(source, t, elements, to);
       }
       from += move.source.head_stride;
       to += move.target.head_stride;
@@ -225,12 +246,13 @@ void with_target(KvCodec codec, const Visit& visit) {
       return visit(Bf16());
     case KvCodec::kF32:
     case KvCodec::kQ8:
-    case KvCodec::kFp8E4m3:  // by way of floats
+    case KvCodec::kFp8E4m3:
+    case KvCodec::kQ4:  // by way of floats
       return visit(F32());
   }
 }
 
-// Calls `visit` with the two element types; a scaled target's is F32.
+// Calls `visit` with the two element types; a scaled target's is F32, and so is that of kQ4.
 template <class Visit>
 void with_elements(const RowMove& move, const Visit& visit) {
   with_target(move.target_codec, [&](auto target) {
@@ -238,6 +260,7 @@ void with_elements(const RowMove& move, const Visit& visit) {
       case KvCodec::kF16:
         return visit(F16(), target);
       case KvCodec::kF32:
+      case KvCodec::kQ4:
         return visit(F32(), target);
       case KvCodec::kBf16:
         return visit(Bf16(), target);

@@ -33,6 +33,9 @@ void copy_part(std::byte* to, std::size_t part_bytes, const std::byte* from, std
 
 Status PageLayout::validate() const {
   INFERSCALE_RETURN_IF_ERROR(shape.validate().with_context("shape"));
+  if (codec == KvCodec::kQ4) {
+    return invalid_argument("codec q4 is one of records; pages are in q8 instead");
+  }
   if (codec_element_bytes(codec) == 0) {
     return invalid_argument(
         fmt::format("codec {} is not one that pages can have", static_cast<unsigned>(codec)));
@@ -58,12 +61,12 @@ void record_to_page(const PageLayout& layout, const Record& record, std::size_t 
                     std::span<std::byte> page) {
   const TokenRange tokens = tokens_of_page(layout, record.n_tokens(), index);
   for (std::uint32_t layer = 0; layer < layout.shape.n_layers; ++layer) {
-    for (std::size_t i = 0; i < std::size(kKvParts); ++i) {
-      const KvPart part = kKvParts[i];
+    for (std::size_t i = 0; i < kTokenParts.size(); ++i) {
+      const KvPart part = kTokenParts[i];
       const std::size_t token = layout.part_bytes(part);
       const std::size_t at = layout.part_offset(layer, part);
-      const std::size_t end = i + 1 < std::size(kKvParts)
-                                  ? layout.part_offset(layer, kKvParts[i + 1])
+      const std::size_t end = i + 1 < kTokenParts.size()
+                                  ? layout.part_offset(layer, kTokenParts[i + 1])
                                   : layout.k_offset(layer + 1);
       copy_part(page.data() + at, end - at, record.layer_part(layer, part) + tokens.first * token,
                 tokens.count * token);
@@ -75,7 +78,7 @@ void page_to_record(const PageLayout& layout, std::span<const std::byte> page, s
                     RecordBuilder& builder) {
   const TokenRange tokens = tokens_of_page(layout, builder.n_tokens(), index);
   for (std::uint32_t layer = 0; layer < layout.shape.n_layers; ++layer) {
-    for (const KvPart part : kKvParts) {
+    for (const KvPart part : kTokenParts) {
       const std::size_t token = layout.part_bytes(part);
       std::memcpy(builder.layer_part(layer, part) + tokens.first * token,
                   page.data() + layout.part_offset(layer, part), tokens.count * token);

@@ -31,7 +31,12 @@ struct PageLayout {
   /// REQUIRES that it is ok; then nothing overflows.
   [[nodiscard]] Status validate() const;
 
-  /// Of a token, in one layer.
+  /// The codec of pages for records in `codec`: q8 for those in q4.
+  [[nodiscard]] static KvCodec codec_for(KvCodec codec) {
+    return codec == KvCodec::kQ4 ? KvCodec::kQ8 : codec;
+  }
+
+  /// Of a token, in one layer; `part` is one of kTokenParts.
   [[nodiscard]] std::size_t part_bytes(KvPart part) const {
     return part_token_bytes(shape, codec, part);
   }
@@ -42,7 +47,7 @@ struct PageLayout {
     return part_offset(0, KvPart::kKScales) +
            aligned(tokens_per_page * (part_bytes(KvPart::kKScales) + part_bytes(KvPart::kVScales)));
   }
-  /// From the page's start to a part of its first token in `layer`.
+  /// From the page's start to a part of its first token in `layer`; `part` is one of kTokenParts.
   [[nodiscard]] std::size_t part_offset(std::uint32_t layer, KvPart part) const {
     std::size_t offset = layer == 0 ? 0 : layer * layer_bytes();
     if (part != KvPart::kK) {

@@ -27,7 +27,7 @@ Result<std::shared_ptr<const Record>> gather(const PagedItem& item, const PageLa
       const std::size_t token = item.first_token + i;
       const std::byte* page = item.pages[token / pages.tokens_per_page];
       const std::size_t in_page = token % pages.tokens_per_page;
-      for (const KvPart part : kKvParts) {
+      for (const KvPart part : kTokenParts) {
         const std::size_t bytes = pages.part_bytes(part);
         std::memcpy(builder.layer_part(layer, part) + i * bytes,
                     page + pages.part_offset(layer, part) + in_page * bytes, bytes);
@@ -89,7 +89,7 @@ class CpuBatch final : public CaptureBatch {
     }
     INFERSCALE_RETURN_IF_ERROR(runs_[run].status);
     for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
-      for (const KvPart part : kKvParts) {
+      for (const KvPart part : kTokenParts) {
         std::memcpy(builder.layer_part(layer, part), from.layer_part(layer, part),
                     from.n_tokens() * part_token_bytes(meta.shape, meta.codec, part));
       }

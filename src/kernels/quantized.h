@@ -12,37 +12,49 @@
 /// again gives the same bytes. The CPU's kernels and the device's take these steps bit for bit.
 namespace inferscale::kernels {
 
-/// Heads whose largest magnitude is below kTiny are stored as zeros; one of kHuge and above,
+/// Heads whose largest magnitude is below kTiny are stored as zeros; one of `too_large` and above,
 /// infinite or NaN cannot be stored.
 inline constexpr float kTiny = 0x1p-100F;
 inline constexpr float kHuge = 0x1p127F;
+constexpr float too_large(KvCodec codec) { return codec == KvCodec::kQ4 ? 0x1p110F : kHuge; }
 /// Instead of a scale, for a head that cannot be stored; its elements are zeros.
 inline constexpr std::uint32_t kNoScaleBits = 0x7FC00000U;
 
-/// The element of the largest magnitude.
+/// What the largest magnitude of a head is worth in scales: the element of the largest magnitude;
+/// of kQ4 the end of its outermost level.
 constexpr float largest_element(KvCodec codec) {
-  return codec == KvCodec::kFp8E4m3 ? 448.0F : 127.0F;
+  return codec == KvCodec::kFp8E4m3 ? 448.0F : codec == KvCodec::kQ4 ? 8.0F : 127.0F;
 }
 
 /// Of a head whose largest magnitude has these bits (an infinity's and NaN's are the largest).
-constexpr float head_scale(std::uint32_t magnitude_bits, float largest_element) {
-  if (magnitude_bits >= std::bit_cast<std::uint32_t>(kHuge)) {
+constexpr float head_scale(KvCodec codec, std::uint32_t magnitude_bits) {
+  if (magnitude_bits >= std::bit_cast<std::uint32_t>(too_large(codec))) {
     return std::bit_cast<float>(kNoScaleBits);
   }
   if (magnitude_bits < std::bit_cast<std::uint32_t>(kTiny)) {
     return 0;
   }
-  const float exact = std::bit_cast<float>(magnitude_bits) / largest_element;
+  const float exact = std::bit_cast<float>(magnitude_bits) / largest_element(codec);
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(exact) + 0xFFU) & ~0xFFU);
 }
 
 /// Whether head_scale can have given these bits for a head that can be stored; no element overflows
-/// with such a scale.
+/// with such a scale, nor does a sum of 1024 of kQ4.
 constexpr bool is_scale(KvCodec codec, std::uint32_t bits) {
   constexpr std::uint32_t kLowest = std::bit_cast<std::uint32_t>(0x1p-110F);
-  const auto above = std::bit_cast<std::uint32_t>(codec == KvCodec::kFp8E4m3 ? 0x1p119F : 0x1p121F);
-  return bits == 0 || (bits >= kLowest && bits < above && (bits & 0xFFU) == 0);
+  const float above = codec == KvCodec::kFp8E4m3 ? 0x1p119F
+                      : codec == KvCodec::kQ4    ? 0x1p108F
+                                                 : 0x1p121F;
+  return bits == 0 ||
+         (bits >= kLowest && bits < std::bit_cast<std::uint32_t>(above) && (bits & 0xFFU) == 0);
 }
+
+/// Whether the f16 of these bits can be a mean of a kQ4 record: it is finite.
+constexpr bool is_mean(std::uint16_t bits) { return (bits & 0x7C00U) != 0x7C00U; }
+
+/// Elements of a kQ4 head are transformed in blocks of this many: the largest power of two that
+/// divides their number.
+constexpr std::size_t transform_block(std::size_t head_dim) { return head_dim & (~head_dim + 1); }
 
 /// The float that an element of kFp8E4m3 is; 0x7F and 0xFF are NaN there and in no record.
 constexpr float float_from_e4m3(std::uint8_t element) {

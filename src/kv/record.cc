@@ -68,13 +68,36 @@ std::optional<std::size_t> find_bad_scale(KvCodec codec, std::span<const std::by
   return std::nullopt;
 }
 
-bool has_nan_elements(KvCodec codec, std::span<const std::byte> part) {
-  return codec == KvCodec::kFp8E4m3 && !part.empty() &&
-         (std::memchr(part.data(), 0x7F, part.size()) != nullptr ||
-          std::memchr(part.data(), 0xFF, part.size()) != nullptr);
+/// The first mean that is infinite or NaN, counted from the part's first.
+std::optional<std::size_t> find_bad_mean(std::span<const std::byte> part) {
+  for (std::size_t i = 0; i < part.size() / sizeof(std::uint16_t); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, part.data() + i * sizeof(bits), sizeof(bits));
+    if (!kernels::is_mean(bits)) {
+      return i;
+    }
+  }
+  return std::nullopt;
 }
 
-/// Whether no scale and no element can spoil a head.
+/// NaN, or bits of kQ4 that belong to no element.
+bool has_bad_elements(KvCodec codec, std::size_t head_dim, std::span<const std::byte> part) {
+  if (codec == KvCodec::kFp8E4m3) {
+    return !part.empty() && (std::memchr(part.data(), 0x7F, part.size()) != nullptr ||
+                             std::memchr(part.data(), 0xFF, part.size()) != nullptr);
+  }
+  if (codec == KvCodec::kQ4 && head_dim % 2 == 1) {
+    const std::size_t head = codec_head_bytes(codec, head_dim);
+    for (std::size_t end = head; end <= part.size(); end += head) {
+      if ((part[end - 1] >> 4) != std::byte{0}) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Whether no scale, no mean and no element can spoil a head.
 bool scales_are_sound(std::span<const std::byte> bytes, const RecordHeader& header) {
   const RecordLayout layout = record_layout(header.meta, header.n_tokens);
   for (std::uint64_t layer = 0; layer < header.meta.shape.n_layers; ++layer) {
@@ -84,10 +107,12 @@ bool scales_are_sound(std::span<const std::byte> bytes, const RecordHeader& head
       return bytes.subspan(start + layout.part_offsets[i], layout.part_bytes[i]);
     };
     const KvCodec codec = header.meta.codec;
+    const KvShape& shape = header.meta.shape;
     if (find_bad_scale(codec, part_of(KvPart::kKScales)) ||
         find_bad_scale(codec, part_of(KvPart::kVScales)) ||
-        has_nan_elements(codec, part_of(KvPart::kK)) ||
-        has_nan_elements(codec, part_of(KvPart::kV))) {
+        find_bad_mean(part_of(KvPart::kKMeans)) ||
+        has_bad_elements(codec, shape.head_dim_k, part_of(KvPart::kK)) ||
+        has_bad_elements(codec, shape.head_dim_v, part_of(KvPart::kV))) {
       return false;
     }
   }
@@ -115,7 +140,7 @@ Result<RecordHeader> check_record(std::span<const std::byte> bytes) {
     return data_loss("record padding: not zero");
   }
   if (codec_is_scaled(header->meta.codec) && !scales_are_sound(bytes, *header)) {
-    return data_loss("record scales or elements: not finite or out of range");
+    return data_loss("record scales, means or elements: not finite or out of range");
   }
   return header;
 }
@@ -280,8 +305,15 @@ Status RecordBuilder::check_scales(std::uint32_t first_layer, std::uint32_t n_la
   const RecordMeta& meta = record_->meta_;
   const std::uint32_t end = n_layers == 0 ? meta.shape.n_layers : first_layer + n_layers;
   for (std::uint32_t layer = first_layer; layer < end; ++layer) {
+    const std::size_t means = part_bytes(meta.shape, meta.codec, KvPart::kKMeans, n_tokens());
+    if (const auto bad = find_bad_mean({record_->layer_part(layer, KvPart::kKMeans), means})) {
+      return invalid_argument(fmt::format(
+          "keys of layer {}, head {}: their mean is infinite, NaN or too large, which {} cannot "
+          "hold",
+          layer, *bad / meta.shape.head_dim_k, codec_name(meta.codec)));
+    }
     for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
-      const std::size_t size = n_tokens() * part_token_bytes(meta.shape, meta.codec, part);
+      const std::size_t size = part_bytes(meta.shape, meta.codec, part, n_tokens());
       if (const auto bad = find_bad_scale(meta.codec, {record_->layer_part(layer, part), size})) {
         return invalid_argument(fmt::format(
             "{} of layer {}, token {}, head {}: infinite, NaN or too large, which {} cannot hold",

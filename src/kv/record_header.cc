@@ -19,7 +19,7 @@ std::uint64_t align_up(std::uint64_t size, std::uint64_t alignment = format::kLa
 }
 
 bool known_codec(std::uint32_t value) {
-  return value <= 0xFF && codec_element_bytes(static_cast<KvCodec>(value)) != 0;
+  return value <= 0xFF && codec_is_known(static_cast<KvCodec>(value));
 }
 
 bool known_context_kind(std::uint32_t value) {
@@ -52,7 +52,7 @@ Status check_record_limits(const RecordMeta& meta, std::uint32_t n_tokens) {
   if (!known_codec(static_cast<std::uint32_t>(meta.codec))) {
     return invalid_argument(
         fmt::format("codec: {} is not one of f16 (1), f32 (2), bf16 (3), q8 (4), "
-                    "fp8_e4m3 (5)",
+                    "fp8_e4m3 (5), q4 (6)",
                     static_cast<unsigned>(meta.codec)));
   }
   if (!known_context_kind(static_cast<std::uint32_t>(meta.context_kind))) {
@@ -83,7 +83,7 @@ RecordLayout record_layout(const RecordMeta& meta, std::uint32_t n_tokens) {
   layout.first_layer_offset = align_up(format::kHeaderBytes + std::uint64_t{n_tokens} * 4);
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < std::size(kKvParts); ++i) {
-    layout.part_bytes[i] = n_tokens * part_token_bytes(meta.shape, meta.codec, kKvParts[i]);
+    layout.part_bytes[i] = part_bytes(meta.shape, meta.codec, kKvParts[i], n_tokens);
     if (kKvParts[i] == KvPart::kKScales && layout.part_bytes[i] > 0) {
       end = align_up(end, format::kScalesAlignment);
     }

@@ -14,11 +14,29 @@ std::size_t codec_element_bytes(KvCodec codec) {
     case KvCodec::kQ8:
     case KvCodec::kFp8E4m3:
       return 1;
+    case KvCodec::kQ4:
+      break;
   }
   return 0;
 }
 
-bool codec_is_scaled(KvCodec codec) { return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3; }
+bool codec_is_known(KvCodec codec) {
+  return codec_element_bytes(codec) != 0 || codec == KvCodec::kQ4;
+}
+
+std::size_t codec_head_bytes(KvCodec codec, std::size_t head_dim) {
+  return codec == KvCodec::kQ4 ? (head_dim + 1) / 2 : head_dim * codec_element_bytes(codec);
+}
+
+bool codec_is_scaled(KvCodec codec) {
+  return codec == KvCodec::kQ8 || codec == KvCodec::kFp8E4m3 || codec == KvCodec::kQ4;
+}
+
+KvCodec codec_for_context(KvCodec wanted, ContextKind kind) {
+  const bool may_begin =
+      kind == ContextKind::kPrefix || kind == ContextKind::kAlone || kind == ContextKind::kParked;
+  return wanted == KvCodec::kQ4 && may_begin ? KvCodec::kQ8 : wanted;
+}
 
 const char* codec_name(KvCodec codec) {
   switch (codec) {
@@ -32,13 +50,15 @@ const char* codec_name(KvCodec codec) {
       return "q8";
     case KvCodec::kFp8E4m3:
       return "fp8_e4m3";
+    case KvCodec::kQ4:
+      return "q4";
   }
   return "?";
 }
 
 std::optional<KvCodec> codec_from_name(std::string_view name) {
-  for (const KvCodec codec :
-       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                              KvCodec::kFp8E4m3, KvCodec::kQ4}) {
     if (name == codec_name(codec)) {
       return codec;
     }
@@ -49,19 +69,28 @@ std::optional<KvCodec> codec_from_name(std::string_view name) {
 std::size_t part_token_bytes(const KvShape& shape, KvCodec codec, KvPart part) {
   switch (part) {
     case KvPart::kK:
-      return shape.k_elements() * codec_element_bytes(codec);
+      return shape.n_kv_heads * codec_head_bytes(codec, shape.head_dim_k);
     case KvPart::kV:
-      return shape.v_elements() * codec_element_bytes(codec);
+      return shape.n_kv_heads * codec_head_bytes(codec, shape.head_dim_v);
     case KvPart::kKScales:
     case KvPart::kVScales:
       return codec_is_scaled(codec) ? shape.n_kv_heads * sizeof(float) : 0;
+    case KvPart::kKMeans:
+      break;
   }
   return 0;
 }
 
+std::size_t part_bytes(const KvShape& shape, KvCodec codec, KvPart part, std::size_t n_tokens) {
+  if (part == KvPart::kKMeans) {
+    return codec == KvCodec::kQ4 ? shape.k_elements() * codec_element_bytes(KvCodec::kF16) : 0;
+  }
+  return n_tokens * part_token_bytes(shape, codec, part);
+}
+
 std::size_t kv_token_bytes(const KvShape& shape, KvCodec codec) {
   std::size_t bytes = 0;
-  for (const KvPart part : kKvParts) {
+  for (const KvPart part : kTokenParts) {
     bytes += part_token_bytes(shape, codec, part);
   }
   return shape.n_layers * bytes;

@@ -15,8 +15,7 @@ class Builder {
  public:
   Builder(ServiceCore& core, const EngineParts& parts, ContextKind kind, const EncodeGroup& group)
       : core_(core), parts_(parts), group_(group) {
-    meta_ = core.record_meta(parts);
-    meta_.context_kind = kind;
+    meta_ = core.record_meta(parts, kind);
     meta_.scope = scope_hash(group.facts.front().scope);
     run_.attended_facts = group.attended_facts;
   }

@@ -16,8 +16,7 @@ PrefixSegment lease_prefix(ServiceCore& core, const EngineParts& parts, std::vec
                            const Scope& scope) {
   PrefixSegment prefix;
   prefix.segment.tokens = std::move(tokens);
-  prefix.meta = core.record_meta(parts);
-  prefix.meta.context_kind = ContextKind::kPrefix;
+  prefix.meta = core.record_meta(parts, ContextKind::kPrefix);
   prefix.meta.context_id = make_context_id(ContextKind::kPrefix, {}, {});
   prefix.meta.scope = scope_hash(scope);
   const RecordKey key = make_record_key(core.secret(), prefix.meta, prefix.segment.tokens);

@@ -273,12 +273,12 @@ void ServiceCore::erase_refused(const Scope& scope, const RecordKey& key) {
   }
 }
 
-RecordMeta ServiceCore::record_meta(const EngineParts& parts) const {
+RecordMeta ServiceCore::record_meta(const EngineParts& parts, ContextKind kind) const {
   RecordMeta meta;
   meta.model_fingerprint = parts.fingerprint();
-  meta.codec = options_.store_codec;
+  meta.codec = codec_for_context(options_.store_codec, kind);
   meta.shape = parts.engine->info().model.shape;
-  meta.context_kind = context().kind;
+  meta.context_kind = kind;
   return meta;
 }
 

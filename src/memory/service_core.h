@@ -105,8 +105,8 @@ class ServiceCore {
   /// no delete would find it. REQUIRES: record_mutex is held.
   void erase_refused(const Scope& scope, const RecordKey& key);
 
-  /// Meta of records that this service writes now, but for context id and scope.
-  [[nodiscard]] RecordMeta record_meta(const EngineParts& parts) const;
+  /// Meta of records of a kind that this service writes now, but for context id and scope.
+  [[nodiscard]] RecordMeta record_meta(const EngineParts& parts, ContextKind kind) const;
 
   /// The machine was too busy to measure `top_j`: not tried again in this process unless asked to.
   void defer_calibration() { calibration_deferred_ = true; }

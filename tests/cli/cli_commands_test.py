@@ -249,7 +249,7 @@ class Commands(CliCase):
     def test_every_codec_and_records_of_another(self):
         question = ["ask", "Where does Mara live?", "--top-j", 0, "--max-tokens", 2]
         sizes = {}
-        for codec in ("f16", "bf16", "f32", "q8", "fp8_e4m3"):
+        for codec in ("f16", "bf16", "f32", "q8", "fp8_e4m3", "q4"):
             with self.subTest(codec):
                 data = self.root / codec
                 self.ok("add", "Mara lives in Graz", "--codec", codec, data=data)
@@ -259,6 +259,7 @@ class Commands(CliCase):
                     self.assertEqual([fact["state"] for fact in reply["facts"]], ["injected"])
         self.assertLess(sizes["q8"], 0.7 * sizes["f16"])  # heads of this model are small: many scales
         self.assertEqual(sizes["q8"], sizes["fp8_e4m3"])
+        self.assertLess(sizes["q4"], sizes["q8"])  # the header's record is in q8 all the same
         self.assertEqual(sizes["f16"], sizes["bf16"])
         self.fails(2, "kInvalidArgument", "stats", "--codec", "q7")
 

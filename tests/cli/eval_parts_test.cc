@@ -15,6 +15,7 @@
 #include "cli/eval/record_edit.h"
 #include "cli/eval/result_log.h"
 #include "cli/eval/row_profile.h"
+#include "kernels/transcode.h"
 
 namespace inferscale::cli {
 namespace {
@@ -176,6 +177,28 @@ TEST(EvalRecordTest, SlicesJoinToTheWhole) {
       EXPECT_THAT(layer, testing::Each(0.0));
       EXPECT_THAT(layer, SizeIs(5));
     }
+  }
+}
+
+// Records in q4 are cut and joined as what they stand for.
+TEST(EvalRecordTest, RecordsInQ4AreEditedAsFloats) {
+  const RecordPtr packed = transcode_record(*numbered_record(5, 1), KvCodec::kQ4).value();
+  const auto head = slice_record(*packed, 0, 2);
+  const auto tail = slice_record(*packed, 2, 5);
+  const auto wide = transcode_record(*packed, KvCodec::kF16);
+  ASSERT_TRUE(head.ok() && tail.ok() && wide.ok());
+  EXPECT_EQ((*head)->meta().codec, KvCodec::kF32);
+  const auto joined = join_records(std::array{*head, *tail});
+  const auto twice = join_records(std::array{packed, *head});
+  ASSERT_TRUE(joined.ok() && twice.ok());
+  EXPECT_EQ((*twice)->n_tokens(), 7U);
+  const RowDistances none = row_distances(*packed, **joined).value();
+  const RowDistances scaled = row_distances(*packed, **scale_keys(*packed, 0.5F)).value();
+  for (const std::vector<double>& layer : none.k) {
+    EXPECT_THAT(layer, testing::Each(0.0));
+  }
+  for (const std::vector<double>& layer : scaled.k) {
+    EXPECT_THAT(layer, testing::Each(0.5));
   }
 }
 

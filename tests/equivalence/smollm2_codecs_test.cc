@@ -42,7 +42,8 @@ struct Costs {
 
 class SmolLm2Codecs : public ::testing::Test {
  protected:
-  static constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kQ8, KvCodec::kFp8E4m3};
+  static constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kQ8, KvCodec::kFp8E4m3,
+                                        KvCodec::kQ4};
 
   void SetUp() override {
     LlamaEngineOptions options;
@@ -84,10 +85,11 @@ class SmolLm2Codecs : public ::testing::Test {
       RecordMeta meta;
       meta.model_fingerprint = engine_->info().model.fingerprint;
       meta.shape = engine_->info().model.shape;
-      meta.codec = codec;
       std::uint32_t begin = 0;
       for (const Segment& segment : fill.plan) {
         const auto end = begin + static_cast<std::uint32_t>(segment.tokens.size());
+        meta.context_kind = begin == 0 ? ContextKind::kPrefix : ContextKind::kHeader;
+        meta.codec = codec_for_context(codec, meta.context_kind);
         fill.branches[0].captures.push_back({begin, end, meta});
         begin = end;
       }
@@ -164,6 +166,7 @@ TEST_F(SmolLm2Codecs, CostWhatIsDocumented) {
   EXPECT_EQ(kv_token_bytes(shape, KvCodec::kFp8E4m3), 12240U);
   const Costs itself = measure(KvCodec::kF16);
   EXPECT_LE(itself.answer, 1e-9) << "the same records give the same distributions";
+  EXPECT_EQ(kv_token_bytes(shape, KvCodec::kQ4), 6480U);
   const Costs q8 = measure(KvCodec::kQ8);
   const Costs fp8 = measure(KvCodec::kFp8E4m3);
   EXPECT_LE(q8.first, 0.002);
@@ -172,6 +175,10 @@ TEST_F(SmolLm2Codecs, CostWhatIsDocumented) {
   EXPECT_LE(fp8.answer, 0.01);
   EXPECT_GT(fp8.answer, q8.answer) << "8 bits of fp8 have less precision";
   EXPECT_GT(q8.answer, 0) << "was it quantised at all?";
+  const Costs q4 = measure(KvCodec::kQ4);
+  EXPECT_LE(q4.first, 0.02);
+  EXPECT_LE(q4.answer, 0.014);
+  EXPECT_GT(q4.answer, fp8.answer);
 }
 
 }  // namespace

@@ -424,7 +424,7 @@ def check(dtype, codec, adapter, made=layout.StridedLayout):
     assert all(not tensor.float().abs().sum() for tensor in tensors)
 
 
-@pytest.mark.parametrize("codec", ["f16", "bf16", "f32", "q8", "fp8_e4m3"])
+@pytest.mark.parametrize("codec", ["f16", "bf16", "f32", "q8", "fp8_e4m3", "q4"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_an_engine_that_does_as_we_do_passes(dtype, codec):
     if (dtype, codec) in ((torch.float32, "f16"), (torch.float32, "bf16"), (torch.float16, "bf16")):

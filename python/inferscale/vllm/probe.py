@@ -124,7 +124,7 @@ def check_rotation(adapter: ModuleType, module: Any, spec: Any, shape: dict[str,
 
 # How far a codec itself may be off, as a part of the largest element: a whole step of its grid, since
 # the errors of two elements meet in a turned one.
-_STEP = {"q8": 1 / 127, "fp8_e4m3": 1 / 14}
+_STEP = {"q8": 1 / 127, "fp8_e4m3": 1 / 14, "q4": 1 / 127}  # q4 lies in pages of q8
 _TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 1e-3}
 
 

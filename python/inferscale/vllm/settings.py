@@ -26,7 +26,7 @@ _KEYS = (
     "control_port",
     "control_host",
 )
-CODECS = ("f16", "bf16", "f32", "q8", "fp8_e4m3")  # of records
+CODECS = ("f16", "bf16", "f32", "q8", "fp8_e4m3", "q4")  # of records
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 

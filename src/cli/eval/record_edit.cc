@@ -19,7 +19,7 @@ void copy_rows(const Record& source, std::uint32_t from, std::uint32_t count, st
                RecordBuilder& builder) {
   const KvShape& shape = source.meta().shape;
   for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
-    for (const KvPart part : kKvParts) {
+    for (const KvPart part : kTokenParts) {
       const std::size_t row = part_token_bytes(shape, source.meta().codec, part);
       std::memcpy(builder.layer_part(layer, part) + to * row,
                   source.layer_part(layer, part) + from * row, count * row);
@@ -43,6 +43,10 @@ double relative_distance(const std::byte* a, const std::byte* b, std::size_t beg
 }  // namespace
 
 Result<RecordPtr> slice_record(const Record& record, std::uint32_t begin, std::uint32_t end) {
+  if (record.meta().codec == KvCodec::kQ4) {
+    INFERSCALE_ASSIGN_OR_RETURN(const RecordPtr floats, transcode_record(record, KvCodec::kF32));
+    return slice_record(*floats, begin, end);
+  }
   INFERSCALE_ASSIGN_OR_RETURN(
       RecordBuilder builder,
       RecordBuilder::create(record.meta(), record.token_ids().subspan(begin, end - begin)));
@@ -52,13 +56,20 @@ Result<RecordPtr> slice_record(const Record& record, std::uint32_t begin, std::u
 
 Result<RecordPtr> join_records(std::span<const RecordPtr> records) {
   std::vector<TokenId> tokens;
+  RecordMeta meta = records.front()->meta();
   for (const RecordPtr& record : records) {
     tokens.insert(tokens.end(), record->token_ids().begin(), record->token_ids().end());
+    if (record->meta().codec != meta.codec || meta.codec == KvCodec::kQ4) {
+      meta.codec = KvCodec::kF32;
+    }
   }
-  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder,
-                              RecordBuilder::create(records.front()->meta(), tokens));
+  INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta, tokens));
   std::uint32_t row = 0;
-  for (const RecordPtr& record : records) {
+  for (const RecordPtr& given : records) {
+    RecordPtr record = given;
+    if (record->meta().codec != meta.codec) {
+      INFERSCALE_ASSIGN_OR_RETURN(record, transcode_record(*given, meta.codec));
+    }
     copy_rows(*record, 0, record->n_tokens(), row, builder);
     row += record->n_tokens();
   }
@@ -77,7 +88,10 @@ Result<RecordPtr> scale_keys(const Record& record, float factor) {
       std::memcpy(builder.layer_k(layer) + i * sizeof(scaled), &scaled, sizeof(scaled));
     }
   }
-  return transcode_record(*std::move(builder).seal(), record.meta().codec);
+  const RecordPtr made = std::move(builder).seal();
+  // Rounded to 16 levels once more it would be another experiment.
+  return record.meta().codec == KvCodec::kQ4 ? Result<RecordPtr>(made)
+                                             : transcode_record(*made, record.meta().codec);
 }
 
 Result<RowDistances> row_distances(const Record& one, const Record& other) {

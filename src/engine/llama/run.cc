@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/llama/sampling.h"
 #include "inferscale/kv_kernels.h"
+#include "kernels/transcode.h"
 
 namespace inferscale {
 namespace {
@@ -307,11 +308,13 @@ Result<std::shared_ptr<const Record>> LlamaRun::capture_range(std::size_t branch
     rows[index] = static_cast<std::uint32_t>(row);
   }
   const std::vector<TokenId> tokens = sequence_tokens(request_, request_.branches[branch]);
+  RecordMeta meta = range.meta;
+  meta.codec = capture_codec(range.meta.codec, view.rows.dtype);
   INFERSCALE_ASSIGN_OR_RETURN(
       RecordBuilder builder,
-      RecordBuilder::create(range.meta, std::span(tokens).subspan(range.begin, count)));
+      RecordBuilder::create(meta, std::span(tokens).subspan(range.begin, count)));
   INFERSCALE_RETURN_IF_ERROR(kv_capture(view.rows, {range.begin, 0, rows}, *core_.rope, builder));
-  return std::move(builder).seal();
+  return seal_as(std::move(builder), range.meta.codec);
 }
 
 void LlamaRun::finish(bool ok) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -46,6 +47,33 @@ TEST_P(RankStoreTest, ScaledRecordsAreWithinAStepOfWhatWasCaptured) {
     EXPECT_LT(largest_difference(back.v, rows.v), 2 * step);
     EXPECT_GT(largest_difference(back.v, rows.v), 0.0F) << "it is quantised";
   }
+}
+
+// A device's pages, captures among them, are in q8 then.
+TEST_P(RankStoreTest, RecordsInQ4AreTranscodedWhenTheyAreStored) {
+  RankStoreOptions packed = options();
+  packed.codec = KvCodec::kQ4;
+  const auto store = open(packed);
+  EXPECT_EQ(store->token_bytes(), kv_token_bytes(model().shape, KvCodec::kQ8));
+  const Rows rows(3, model().shape, 1);
+  ASSERT_TRUE(capture(*store, 1, rows).ok());
+  CaptureMeta prefix = meta_of(2);
+  prefix.context_kind = ContextKind::kPrefix;
+  ASSERT_TRUE(store->capture(prefix, tokens_of(2), 10, rows.const_layout()).ok());
+  const auto records = store->records();
+  ASSERT_TRUE(records.ok());
+  ASSERT_EQ(records->size(), 2U);
+  for (const StoredRecord& record : *records) {
+    EXPECT_EQ(record.meta.codec, record.key == key_of(1) ? KvCodec::kQ4 : KvCodec::kQ8)
+        << "what begins a sequence is kept wider";
+  }
+  Rows back(3);
+  ASSERT_TRUE(compose(*store, {item_of(1, 10)}, back).ok());
+  // Each of the 8 or 4 levels that make an element is off by a sixteenth of the largest at most.
+  const float largest = *std::ranges::max_element(rows.k);
+  EXPECT_LT(largest_difference(back.k, rows.k), 8.0F / 16 * largest);
+  EXPECT_LT(largest_difference(back.v, rows.v), 4.1F / 16 * largest);
+  EXPECT_GT(largest_difference(back.v, rows.v), 2.0F / 127) << "it is quantised";
 }
 
 TEST_P(RankStoreTest, RowsThatAScaledCodecCannotHoldAreNeverStored) {

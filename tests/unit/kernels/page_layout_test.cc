@@ -65,6 +65,11 @@ TEST(PageLayout, RefusesWhatCannotBe) {
   EXPECT_EQ(layout.validate().code(), StatusCode::kInvalidArgument);
   layout = {{1, 1, 2, 2}, static_cast<KvCodec>(99), 4};
   EXPECT_EQ(layout.validate().code(), StatusCode::kInvalidArgument);
+  layout = {{1, 1, 2, 2}, KvCodec::kQ4, 4};
+  EXPECT_NE(layout.validate().message().find("q4"), std::string::npos);
+  layout.codec = PageLayout::codec_for(KvCodec::kQ4);
+  EXPECT_TRUE(layout.validate().ok());
+  EXPECT_EQ(PageLayout::codec_for(KvCodec::kBf16), KvCodec::kBf16);
   layout = {{0, 1, 2, 2}, KvCodec::kF16, 4};
   EXPECT_EQ(layout.validate().code(), StatusCode::kInvalidArgument);
 }

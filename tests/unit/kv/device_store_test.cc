@@ -159,7 +159,8 @@ TEST(DeviceStore, MissesSayWhy) {
 }
 
 TEST(DeviceStore, RecordsOfAnotherCodecAreTranscodedOnTheirWayUp) {
-  for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+  for (const KvCodec codec :
+       {KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3, KvCodec::kQ4}) {
     StoreRig rig(2, 2);
     Item item(60);
     item.options.codec = codec;

@@ -49,6 +49,23 @@ std::shared_ptr<const Record> make_fp8() {
   return make_record({KvCodec::kFp8E4m3, {2, 2, 4, 2}, 3, 0x88, 45});
 }
 
+std::shared_ptr<const Record> make_q4() {
+  return make_record({KvCodec::kQ4, {2, 2, 4, 3}, 3, 0x99, 46});
+}
+
+/// The first key's first mean becomes infinite, with checksums that match.
+void spoil_mean(std::vector<std::byte>& bytes) {
+  bytes.at(272) = std::byte{0x00};
+  bytes.at(273) = std::byte{0x7C};
+  reseal(bytes);
+}
+
+/// Four bits behind the first value's three elements.
+void spoil_half(std::vector<std::byte>& bytes) {
+  bytes.at(205) |= std::byte{0x10};
+  reseal(bytes);
+}
+
 void spoil_element(std::vector<std::byte>& bytes) {
   bytes.at(200) = std::byte{0xFF};
   reseal(bytes);
@@ -81,6 +98,10 @@ std::vector<Golden> golden_files() {
       {"record-v1-q8.scale-infinite.iskv", make_q8, spoil_scale},
       {"record-v1-fp8_e4m3.iskv", make_fp8, nullptr},
       {"record-v1-fp8_e4m3.element-nan.iskv", make_fp8, spoil_element},
+      {"record-v1-q4.iskv", make_q4, nullptr},
+      {"record-v1-q4.payload-flipped.iskv", make_q4, flip(200)},
+      {"record-v1-q4.mean-infinite.iskv", make_q4, spoil_mean},
+      {"record-v1-q4.half-set.iskv", make_q4, spoil_half},
   };
 }
 

@@ -99,11 +99,32 @@ TEST(Codec, ElementBytes) {
   EXPECT_EQ(codec_element_bytes(KvCodec::kBf16), 2U);
   EXPECT_EQ(codec_element_bytes(KvCodec{0}), 0U);
   EXPECT_EQ(codec_element_bytes(KvCodec{200}), 0U);
-  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16}) {
+  EXPECT_EQ(codec_element_bytes(KvCodec::kQ4), 0U);
+  EXPECT_EQ(codec_head_bytes(KvCodec::kF32, 5), 20U);
+  EXPECT_EQ(codec_head_bytes(KvCodec::kQ8, 5), 5U);
+  EXPECT_EQ(codec_head_bytes(KvCodec::kQ4, 5), 3U);
+  EXPECT_EQ(codec_head_bytes(KvCodec::kQ4, 64), 32U);
+  EXPECT_EQ(codec_head_bytes(KvCodec{200}, 64), 0U);
+  EXPECT_TRUE(codec_is_known(KvCodec::kQ4));
+  EXPECT_FALSE(codec_is_known(KvCodec{0}));
+  EXPECT_FALSE(codec_is_known(KvCodec{200}));
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                              KvCodec::kFp8E4m3, KvCodec::kQ4}) {
     EXPECT_EQ(codec_from_name(codec_name(codec)), codec);
   }
   EXPECT_EQ(codec_from_name("?"), std::nullopt);
   EXPECT_STREQ(codec_name(KvCodec{200}), "?");
+}
+
+TEST(Codec, WhatMayBeginASequenceIsKeptWiderThanQ4) {
+  for (int kind = 0; kind <= static_cast<int>(ContextKind::kParked); ++kind) {
+    const auto context = static_cast<ContextKind>(kind);
+    const bool begins = context == ContextKind::kPrefix || context == ContextKind::kAlone ||
+                        context == ContextKind::kParked;
+    EXPECT_EQ(codec_for_context(KvCodec::kQ4, context), begins ? KvCodec::kQ8 : KvCodec::kQ4);
+    EXPECT_EQ(codec_for_context(KvCodec::kF16, context), KvCodec::kF16);
+    EXPECT_EQ(codec_for_context(KvCodec::kFp8E4m3, context), KvCodec::kFp8E4m3);
+  }
 }
 
 }  // namespace

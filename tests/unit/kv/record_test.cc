@@ -29,8 +29,8 @@ void set_u32(std::vector<std::byte>& bytes, std::size_t offset, std::uint32_t va
 }
 
 TEST(Record, RoundTripsEveryFieldAndByte) {
-  for (const KvCodec codec :
-       {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+  for (const KvCodec codec : {KvCodec::kF16, KvCodec::kF32, KvCodec::kBf16, KvCodec::kQ8,
+                              KvCodec::kFp8E4m3, KvCodec::kQ4}) {
     for (const std::uint32_t n_tokens : {1U, 2U, 3U, 10U, 11U, 28U}) {
       const SampleOptions options{codec, {3, 2, 6, 5}, n_tokens, 0x44, n_tokens};
       const auto record = make_record(options);
@@ -84,6 +84,27 @@ TEST(Record, ScalesStandAlignedBehindTheValues) {
   }
 }
 
+TEST(Record, MeansOfQ4StandBehindTheScales) {
+  for (const KvShape& shape : {KvShape{5, 3, 2, 7}, KvShape{2, 1, 64, 64}, KvShape{1, 2, 6, 5}}) {
+    const auto record = make_record({KvCodec::kQ4, shape, 3, 0x33, 1});
+    const std::size_t k_bytes = 3 * shape.n_kv_heads * (shape.head_dim_k / 2);
+    const std::size_t v_bytes = 3 * shape.n_kv_heads * ((shape.head_dim_v + 1) / 2);
+    const std::size_t scales = 3 * shape.n_kv_heads * sizeof(float);
+    for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const std::byte* k = record->layer_k(layer);
+      const std::byte* k_scales = record->layer_part(layer, KvPart::kKScales);
+      const std::byte* means = record->layer_part(layer, KvPart::kKMeans);
+      EXPECT_EQ(record->layer_v(layer), k + k_bytes);
+      EXPECT_EQ(k_scales, k + (k_bytes + v_bytes + 15) / 16 * 16);
+      EXPECT_EQ(means, k_scales + 2 * scales);
+      EXPECT_LE(means + 2 * shape.k_elements(), record->bytes().data() + record->bytes().size());
+    }
+  }
+  EXPECT_EQ(part_bytes({1, 3, 64, 64}, KvCodec::kQ4, KvPart::kKMeans, 100), 384U);
+  EXPECT_EQ(part_bytes({1, 3, 64, 64}, KvCodec::kQ8, KvPart::kKMeans, 100), 0U);
+  EXPECT_EQ(part_token_bytes({1, 3, 64, 64}, KvCodec::kQ4, KvPart::kKMeans), 0U);
+}
+
 TEST(Record, ParsesFromAnyAlignment) {
   const auto record = make_record();
   for (std::size_t shift = 0; shift < 9; ++shift) {
@@ -99,13 +120,16 @@ TEST(Record, KnowsTheSizeOfSmolLm2) {
   EXPECT_EQ(record_bytes(meta, 28), 320U + 645120U);
   meta.codec = KvCodec::kQ8;
   EXPECT_EQ(record_bytes(meta, 28), 320U + 30U * 11456U);
+  meta.codec = KvCodec::kQ4;
+  EXPECT_EQ(record_bytes(meta, 28), 320U + 30U * 6464U);
   meta.codec = KvCodec{9};
   EXPECT_EQ(record_bytes(meta, 28), 0U);
   EXPECT_EQ(record_bytes(RecordMeta{}, 28), 0U);
 }
 
 TEST(RecordDamage, EveryFlippedBitIsDetected) {
-  for (const auto& record : {make_tiny_record(), make_record(), make_record({KvCodec::kQ8})}) {
+  for (const auto& record : {make_tiny_record(), make_record(), make_record({KvCodec::kQ8}),
+                             make_record({KvCodec::kQ4})}) {
     std::vector<std::byte> bytes = copy_bytes(*record);
     for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
       const std::byte mask{static_cast<std::uint8_t>(1U << (bit % 8))};
@@ -258,6 +282,37 @@ TEST(RecordForgery, ScalesAreChecked) {
   bytes[static_cast<std::size_t>(gap - record->bytes().data())] = std::byte{1};
   reseal(bytes);
   EXPECT_THAT(Record::parse(bytes).status().message(), HasSubstr("padding"));
+}
+
+TEST(RecordForgery, MeansAndHalvesOfQ4AreChecked) {
+  const auto record = make_record({KvCodec::kQ4, {2, 3, 6, 5}, 3, 0x33, 1});
+  const std::vector<std::byte> good = copy_bytes(*record);
+  const auto code_with = [&](const std::byte* place, int value, std::size_t size) {
+    std::vector<std::byte> bytes = good;
+    std::memcpy(bytes.data() + (place - record->bytes().data()), &value, size);
+    reseal(bytes);
+    const Status status = Record::parse(bytes).status();
+    EXPECT_TRUE(status.ok() || status.message().find("means") != std::string::npos);
+    return status.code();
+  };
+  const std::byte* mean = record->layer_part(1, KvPart::kKMeans) + 2 * 17;
+  for (const int bad : {0x7C00, 0xFC00, 0x7E00, 0xFFFF}) {
+    EXPECT_EQ(code_with(mean, bad, 2), StatusCode::kDataLoss) << bad;
+  }
+  for (const int sound : {0x7BFF, 0xFBFF, 0x0000, 0x8000, 0x0001}) {
+    EXPECT_EQ(code_with(mean, sound, 2), StatusCode::kOk) << sound;
+  }
+  const std::byte* last = record->layer_v(1) + 9 * 3 - 1;  // of the last head's five elements
+  EXPECT_EQ(code_with(last, 0x0F, 1), StatusCode::kOk);
+  for (const int bad : {0x10, 0x80, 0xF3}) {
+    EXPECT_EQ(code_with(last, bad, 1), StatusCode::kDataLoss) << bad;
+  }
+  const float scale = 0x1p108F;
+  std::vector<std::byte> bytes = good;
+  std::memcpy(bytes.data() + (record->layer_part(0, KvPart::kVScales) - record->bytes().data()),
+              &scale, sizeof(scale));
+  reseal(bytes);
+  EXPECT_EQ(parse_code(bytes), StatusCode::kDataLoss);
 }
 
 TEST(RecordVerify, SeesChangedAndWipedMemory) {

@@ -74,7 +74,6 @@ inline RecordMeta sample_meta(const SampleOptions& options) {
 inline std::shared_ptr<const Record> make_record(const SampleOptions& options = {}) {
   const RecordMeta meta = sample_meta(options);
   RecordBuilder builder = std::move(RecordBuilder::create(meta, sample_tokens(options))).value();
-  const std::size_t element = codec_element_bytes(options.codec);
   std::uint32_t state = options.seed * 2654435761U + 1;
   const auto fill = [&](std::byte* data, std::size_t size) {
     for (std::size_t i = 0; i < size; ++i) {
@@ -86,16 +85,30 @@ inline std::shared_ptr<const Record> make_record(const SampleOptions& options = 
     }
   };
   for (std::uint32_t layer = 0; layer < options.shape.n_layers; ++layer) {
-    fill(builder.layer_k(layer), options.n_tokens * options.shape.k_elements() * element);
-    fill(builder.layer_v(layer), options.n_tokens * options.shape.v_elements() * element);
+    for (const KvPart part : {KvPart::kK, KvPart::kV}) {
+      const std::size_t size = part_bytes(options.shape, options.codec, part, options.n_tokens);
+      fill(builder.layer_part(layer, part), size);
+      const std::size_t dim =
+          part == KvPart::kK ? options.shape.head_dim_k : options.shape.head_dim_v;
+      const std::size_t head = codec_head_bytes(options.codec, dim);
+      for (std::size_t end = head; options.codec == KvCodec::kQ4 && dim % 2 == 1 && end <= size;
+           end += head) {
+        builder.layer_part(layer, part)[end - 1] &= std::byte{0x0F};  // the rest is no element
+      }
+    }
     for (const KvPart part : {KvPart::kKScales, KvPart::kVScales}) {
-      const std::size_t size =
-          options.n_tokens * part_token_bytes(options.shape, options.codec, part);
+      const std::size_t size = part_bytes(options.shape, options.codec, part, options.n_tokens);
       for (std::size_t at = 0; at < size; at += sizeof(float)) {
         state = state * 1664525U + 1013904223U;
         const float scale = static_cast<float>(state >> 16) / 65536;
         std::memcpy(builder.layer_part(layer, part) + at, &scale, sizeof(scale));
       }
+    }
+    const std::size_t means = part_bytes(options.shape, options.codec, KvPart::kKMeans, 1);
+    for (std::size_t at = 0; at < means; at += sizeof(std::uint16_t)) {
+      state = state * 1664525U + 1013904223U;
+      const auto mean = static_cast<std::uint16_t>((state >> 16) & 0xFBFFU);  // a finite f16
+      std::memcpy(builder.layer_part(layer, KvPart::kKMeans) + at, &mean, sizeof(mean));
     }
   }
   return std::move(builder).seal();
