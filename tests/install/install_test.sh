@@ -1,11 +1,11 @@
 #!/bin/sh
-# install_test.sh static|shared SOURCE_DIR WORK_DIR CXX CC
-# Builds the core, installs it, moves the installation, and builds and runs a project that uses it through find_package.
+# install_test.sh static|shared SOURCE_DIR BUILD_DIR WORK_DIR CXX CC
+# Installs the core, of a static build that of BUILD_DIR, moves the installation, and builds and runs a project that uses it through
+# find_package.
 set -eu
-kind=$1 source=$2 work=$3 cxx=$4 cc=$5
+kind=$1 source=$2 build=$3 work=$4 cxx=$5 cc=$6
 here=$source/tests/install
 version=$(head -n 1 "$source/VERSION")
-case $kind in shared) shared=ON ;; *) shared=OFF ;; esac
 
 fail() {
   printf 'install_test %s: %s\n' "$kind" "$*" >&2
@@ -14,11 +14,14 @@ fail() {
 
 rm -rf "$work"
 mkdir -p "$work"
-cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=$shared \
-  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_C_COMPILER="$cc" -DCMAKE_INSTALL_LIBDIR=lib \
-  -DINFERSCALE_BUILD_APP=OFF -DINFERSCALE_BUILD_TESTS=OFF -DINFERSCALE_BUILD_BENCH=OFF
-cmake --build "$work/build"
-cmake --install "$work/build" --prefix "$work/installed"
+if [ "$kind" = shared ]; then
+  build=$work/build
+  cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+    -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_C_COMPILER="$cc" -DCMAKE_INSTALL_LIBDIR=lib \
+    -DINFERSCALE_BUILD_APP=OFF -DINFERSCALE_BUILD_TESTS=OFF -DINFERSCALE_BUILD_BENCH=OFF
+  cmake --build "$build"
+fi
+cmake --install "$build" --prefix "$work/installed"
 mv "$work/installed" "$work/moved"
 
 cmake -S "$here/consumer" -B "$work/consumer" -G Ninja -DCMAKE_BUILD_TYPE=Release \
@@ -31,7 +34,7 @@ for path in include/inferscale/version.h include/inferscale/status.h share/doc/i
   [ -f "$work/moved/$path" ] || fail "$path was not installed"
 done
 
-if [ $shared = ON ]; then
+if [ "$kind" = shared ]; then
   # Mangled names of functions, type information and virtual tables of namespace inferscale.
   library=$work/moved/lib/libinferscale_core.so
   [ -f "$library" ] || fail "no shared library was installed"

@@ -424,7 +424,7 @@ class DeleteHistories : public ::testing::TestWithParam<const char*> {};
 
 unsigned histories() {
   const char* const set = std::getenv("INFERSCALE_DELETE_HISTORIES");
-  return set != nullptr ? static_cast<unsigned>(std::strtoul(set, nullptr, 10)) : 60;
+  return set != nullptr ? static_cast<unsigned>(std::strtoul(set, nullptr, 10)) : 20;
 }
 
 TEST_P(DeleteHistories, LeaveNoTraceAndGiveTrueReceipts) {
