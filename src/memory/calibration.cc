@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
 
 #include "base/log.h"
+#include "engine/client_salt.h"
 #include "memory/header_record.h"
 #include "memory/primer.h"
 
@@ -55,8 +55,7 @@ Status measure(ServiceCore& core, EngineParts& parts, Probe& probe, bool count,
   RunRequest run;
   INFERSCALE_ASSIGN_OR_RETURN(run.run_for, core.run_for(Scope()));
   // What is measured is prefilling: none of it may be at hand from the round before.
-  static std::atomic<std::uint64_t> rounds{0};
-  run.run_for.client_salt = fmt::format("calibrate-{}-{}", now_us(), ++rounds);
+  run.run_for.client_salt = fresh_client_salt("calibrate");
   Branch branch;
   branch.tokens = probe.facts_and_question;
   if (header.cold) {

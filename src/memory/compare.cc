@@ -1,12 +1,10 @@
 // Answerer::compare: one prepared prompt, run without memory, as text and injected.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <random>
 
-#include "base/clock.h"
+#include "engine/client_salt.h"
 #include "memory/answerer.h"
 #include "memory/divergence.h"
 #include "memory/text_stream.h"
@@ -36,17 +34,11 @@ struct Arm {
   }
 };
 
-/// Runs of different names find nothing of each other's in a server's cache.
-void name_run(RunFor& run_for) {
-  static std::atomic<std::uint64_t> runs{0};
-  run_for.client_salt = fmt::format("compare-{}-{}", now_us(), ++runs);
-}
-
 RunRequest arm_request(const Arm& arm, std::uint32_t max_tokens,
                        const std::atomic<bool>* cancelled) {
   RunRequest run;
   run.run_for = arm.run_for;
-  name_run(run.run_for);
+  run.run_for.client_salt = fresh_client_salt("compare");
   run.plan = arm.plan;
   Branch branch;
   branch.tokens = arm.tail;
@@ -86,7 +78,7 @@ Result<std::vector<float>> split_log_probs(Engine& engine, const Arm& text,
   const std::size_t half = tokens.size() / 2;
   RunRequest first;
   first.run_for = text.run_for;
-  name_run(first.run_for);
+  first.run_for.client_salt = fresh_client_salt("compare");
   first.allow_injection = false;
   first.session = "compare-noise-floor";
   Branch head;

@@ -61,12 +61,11 @@ Status check_catalog_not_lost(const std::filesystem::path& directory) {
   if (!error && size > 0) {
     return {};
   }
-  return data_loss(catalog.string() +
-                   ": missing or empty, though there is a secret, which is made after it; bring "
-                   "the catalog back "
-                   "from a backup, or remove the whole directory to start anew. The secret of a "
-                   "vLLM server that "
-                   "came first belongs into vllm/secret of a new directory");
+  return data_loss(
+      catalog.string() +
+      ": missing or empty, though there is a secret, which is made after it; bring "
+      "the catalog back from a backup, or remove the whole directory to start anew. "
+      "The secret of a vLLM server that came first belongs into vllm/secret of a new directory");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/clock.h"
+#include "engine/client_salt.h"
 #include "memory/text_stream.h"
 
 namespace inferscale::cli {
@@ -32,11 +32,6 @@ std::uint32_t plan_size(const std::vector<Segment>& plan) {
 }
 
 }  // namespace
-
-void Scorer::begin_arm() {
-  static std::atomic<std::uint64_t> arms{0};
-  salt_ = fmt::format("eval-{}-{}", now_us(), ++arms);
-}
 
 RunRequest Scorer::request(const std::vector<Segment>& plan, PromptMode mode) const {
   RunRequest run;
@@ -119,7 +114,7 @@ Status Scorer::score_paths(const std::vector<Segment>& plan, const std::vector<T
 Result<ArmScores> Scorer::run(const std::vector<Segment>& plan, const std::vector<TokenId>& tail,
                               const AnswerPaths& paths, PromptMode mode) {
   const SessionScope session(engine_);
-  begin_arm();
+  salt_ = fresh_client_salt("eval");
   ArmScores scores;
   if (mode == PromptMode::kSplit) {
     INFERSCALE_RETURN_IF_ERROR(prefill_half(plan));
@@ -132,7 +127,7 @@ Result<ArmScores> Scorer::run(const std::vector<Segment>& plan, const std::vecto
 Result<ArmScores> Scorer::run_reference(const std::vector<Segment>& plan,
                                         const std::vector<TokenId>& tail, AnswerPaths paths) {
   const SessionScope session(engine_);
-  begin_arm();
+  salt_ = fresh_client_salt("eval");
   ArmScores scores;
   INFERSCALE_RETURN_IF_ERROR(generate(plan, tail, PromptMode::kText, scores));
   paths.reference = scores.answer;

@@ -62,8 +62,6 @@ class Scorer {
       const std::vector<RecordMeta>& metas);
 
  private:
-  /// What follows finds nothing of earlier arms in an engine's cache.
-  void begin_arm();
   [[nodiscard]] RunRequest request(const std::vector<Segment>& plan, PromptMode mode) const;
   Status prefill_half(const std::vector<Segment>& plan);
   Status generate(const std::vector<Segment>& plan, const std::vector<TokenId>& tail,
@@ -76,7 +74,7 @@ class Scorer {
   Engine& engine_;
   std::uint32_t answer_tokens_;
   const std::atomic<bool>* cancelled_;
-  std::string salt_;  // of the arm
+  std::string salt_;  // of the arm: it finds nothing of earlier ones in an engine's cache
 };
 
 }  // namespace inferscale::cli

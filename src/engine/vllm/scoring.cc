@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace inferscale::vllm {
 
@@ -30,23 +31,26 @@ bool scores_its_end(const Branch& branch, std::size_t length) {
                      [length](std::uint32_t place) { return place + 1 == length; });
 }
 
-RunRequest score_probes(const RunRequest& request) {
+std::optional<RunRequest> score_probes(const RunRequest& request) {
   const std::size_t plan = plan_tokens(request);
-  RunRequest probes = request;
-  probes.branches.clear();
-  probes.session.clear();
-  probes.on_token = {};
-  probes.sampling = Sampling{};
+  std::vector<Branch> branches;
   for (const Branch& branch : request.branches) {
     for (const std::uint32_t place : branch.score_positions) {
       const std::size_t length = place + 1 - plan;
       if (length < branch.tokens.size()) {
         const auto begin = branch.tokens.begin();
-        probes.branches.push_back(
-            {{begin, begin + static_cast<std::ptrdiff_t>(length)}, {}, {place}});
+        branches.push_back({{begin, begin + static_cast<std::ptrdiff_t>(length)}, {}, {place}});
       }
     }
   }
+  if (branches.empty()) {
+    return std::nullopt;  // as of every run that answers: its plan is not copied
+  }
+  RunRequest probes = request;
+  probes.branches = std::move(branches);
+  probes.session.clear();
+  probes.on_token = {};
+  probes.sampling = Sampling{};
   return probes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,8 +15,6 @@ namespace inferscale::vllm {
 /// How many of the likeliest tokens are asked for. A server has to be started with
 /// `--max-logprobs` of as many.
 inline constexpr std::uint32_t kScoredTokens = 1024;
-inline constexpr const char* kScoringAdvice =
-    "the server tells probabilities only when it is started with --max-logprobs 1024";
 
 /// Errors: kUnsupported (a place inside the plan; a server that does not say how large its
 /// vocabulary is), when anything is scored at all.
@@ -25,8 +24,9 @@ inline constexpr const char* kScoringAdvice =
 [[nodiscard]] bool scores_its_end(const Branch& branch, std::size_t length);
 
 /// The branches that end at the other places that `request` scores, in the order of its branches
-/// and places; they generate and keep nothing. REQUIRES: check_scores is ok.
-[[nodiscard]] RunRequest score_probes(const RunRequest& request);
+/// and places; they generate and keep nothing. Nothing where there are none. REQUIRES: check_scores
+/// is ok.
+[[nodiscard]] std::optional<RunRequest> score_probes(const RunRequest& request);
 
 /// log-probabilities of all tokens, [vocab_size]. What `likely` leaves of the probability is spread
 /// evenly over the others. Errors: kUnavailable (no tokens, or one that is none).

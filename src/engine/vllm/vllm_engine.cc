@@ -139,9 +139,6 @@ Result<std::vector<vllm::BranchOutcome>> VllmEngine::run_branches(const RunReque
                                                                   const RunPlan& plan) {
   const std::vector<RecordKey> before = parking_->before(request);
   std::vector<vllm::BranchOutcome> outcomes(request.branches.size());
-  if (outcomes.empty()) {
-    return outcomes;
-  }
   INFERSCALE_ASSIGN_OR_RETURN(
       outcomes[0], vllm::run_branch(parts(), request, plan, request.branches[0], before));
   std::atomic<std::size_t> next{1};
@@ -282,9 +279,10 @@ Result<RunResult> VllmEngine::run(RunRequest request) {
   INFERSCALE_ASSIGN_OR_RETURN(std::vector<vllm::BranchOutcome> outcomes,
                               run_branches(request, plan));
   // Behind the branches, whose blocks they find in the server's prefix cache.
-  const RunRequest probes = vllm::score_probes(request);
-  INFERSCALE_ASSIGN_OR_RETURN(const std::vector<vllm::BranchOutcome> probed,
-                              run_branches(probes, plan));
+  std::vector<vllm::BranchOutcome> probed;
+  if (const std::optional<RunRequest> probes = vllm::score_probes(request)) {
+    INFERSCALE_ASSIGN_OR_RETURN(probed, run_branches(*probes, plan));
+  }
   if (!request.session.empty()) {
     note_session(request, parks, outcomes.front());
   }

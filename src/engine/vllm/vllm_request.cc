@@ -212,7 +212,11 @@ Result<BranchOutcome> run_branch(const ServerParts& server, const RunRequest& re
         [&answer](const CompletionPiece& piece) { return answer.take(piece); },
         [&request] { return !is_cancelled(request); });
     if (!ended.ok()) {
-      return scored ? ended.status().with_context(kScoringAdvice) : ended.status();
+      return scored && ended.status().code() == StatusCode::kInvalidArgument
+                 ? ended.status().with_context(
+                       fmt::format("scoring needs a server that was started with --max-logprobs {}",
+                                   kScoredTokens))
+                 : ended.status();
     }
     end = *std::move(ended);
     if (!end.server_error) {
