@@ -166,7 +166,12 @@ class Call {
     stream.expires_at(deadline_);
     error = run(context, Clock::time_point::max(),
                 [&](auto done) { stream.async_connect(found, std::move(done)); });
-    return error ? failed("connecting", error) : Status();
+    if (error) {
+      return failed("connecting", error);
+    }
+    Error ignored;  // it is slower with the delay, and no more
+    stream.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+    return Status();
   }
 
   Result<HttpReply> finish(http::Exchange& exchange, const http::Outcome& outcome,

@@ -107,6 +107,7 @@ void TestHttpServer::accept_all() {
     if (error || impl_->stopped) {
       return;
     }
+    socket->set_option(asio::ip::tcp::no_delay(true), error);  // answers come in small pieces
     ++connections_;
     impl_->open.insert(socket.get());
     impl_->threads.emplace_back([this, socket] {

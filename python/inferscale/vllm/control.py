@@ -24,7 +24,7 @@ from inferscale.vllm.rank_channel import RankError
 logger = logging.getLogger("vllm.inferscale")
 
 MAX_BODY = 8 << 20  # bytes
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 128  # most of which wait: each store of a client keeps one
 MAX_KEYS = 200_000  # in one call
 TIMEOUT_S = 60.0
 HELLO_S = 2.0  # for who has not shown the token: there are few connections
@@ -139,6 +139,9 @@ class _Exchange(BaseHTTPRequestHandler):
     server_version = "inferscale"
     sys_version = ""
     server: _Server
+    # An answer is one segment, sent at once: the second of two would wait for the peer's delayed acknowledgement, 40 ms.
+    wbufsize = -1
+    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         self._unread = False
