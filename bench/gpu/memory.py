@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from typing import Any
@@ -109,7 +108,7 @@ class Memory:
         if (salt, top_j) not in self.salts:
             parsed = _core.parse_params(text, self.client.secret)
             self.salts[salt, top_j] = _core.cache_salt(parsed, self.client.secret, self.client.fingerprint)
-        return {"params": json.loads(text), "salt": self.salts[salt, top_j]}
+        return {"params": text, "salt": self.salts[salt, top_j]}
 
 
 def _await(rig: Rig, keys: list[str], seconds: float) -> set[str]:

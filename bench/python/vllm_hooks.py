@@ -113,7 +113,7 @@ class Parts:
         blocks = np.random.default_rng(number).permutation(BLOCKS)[: -(-len(prompt) // BLOCK)].tolist()
         hashes = [bytes(32)] * (len(prompt) // BLOCK)
         return SimpleNamespace(
-            request_id=f"q{number}", kv_transfer_params={"inferscale": json.loads(text)}, prompt_token_ids=prompt,
+            request_id=f"q{number}", kv_transfer_params={"inferscale": text}, prompt_token_ids=prompt,
             cache_salt=salt, block_hashes=hashes, num_tokens=len(prompt), blocks=blocks,
         )
 

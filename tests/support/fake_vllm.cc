@@ -139,7 +139,8 @@ void FakeVllm::admit(Run& run, const Json& body) {
     run.breaks = true;
   }
   const Json asked = body.value("kv_transfer_params", Json::object()).value("inferscale", Json());
-  const auto params = parse_params(dump(asked), secret_);
+  const auto params =
+      parse_params(asked.is_string() ? asked.get<std::string>() : dump(asked), secret_);
   if (!params.ok()) {
     run.call.refused = params.status().to_string();
     return;

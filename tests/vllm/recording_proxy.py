@@ -29,7 +29,7 @@ class RecordingProxy:
             def pass_on(handler, body: bytes | None) -> None:
                 if handler.path == "/v1/completions":
                     wanted = json.loads(body)
-                    params = (wanted.get("kv_transfer_params") or {}).get("inferscale", {})
+                    params = json.loads((wanted.get("kv_transfer_params") or {}).get("inferscale", "{}"))
                     self.prompts.append((wanted["prompt"], params))
                 upstream = http.client.HTTPConnection(target, timeout=300)
                 headers = {"Content-Type": "application/json"} if body is not None else {}

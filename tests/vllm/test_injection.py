@@ -121,6 +121,8 @@ def wrong_requests(client, key):
         "changed after signing": ({"params": changed, "salt": good["salt"]}, "not_signed"),
         "unknown field": ({"params": good["params"] | {"x": 1}, "salt": None}, "malformed"),
         "no object": ({"params": [1, 2], "salt": None}, "malformed"),
+        "no JSON": ({"params": '{"v":1', "salt": None}, "malformed"),
+        "no text": ({"params": "\ud800", "salt": None}, "malformed"),
         "stale epoch": (client.request(inject=[key], epoch=0), "stale_epoch"),
         "other user": (client.request(inject=[key], scope=BOB), "wrong_scope"),
         "unknown key": (client.request(inject=["ab" * 16]), "record_missing"),

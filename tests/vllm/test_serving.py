@@ -42,6 +42,12 @@ def tokenizer(model_folder):
     return AutoTokenizer.from_pretrained(model_folder)
 
 
+@pytest.fixture(params=["object", "text"])
+def form(request):
+    """How parameters are sent."""
+    return {"object": lambda params: params, "text": json.dumps}[request.param]
+
+
 @pytest.fixture(scope="module")
 def client(server):
     secret = (server.data_dir / "secret").read_bytes()
@@ -62,13 +68,14 @@ def test_info(server):
     assert mode == 0o600
 
 
-def test_completions(server, client, tokenizer):
+def test_completions(server, client, tokenizer, form):
     prompt = tokenizer.encode(HEADER + "".join(FACTS), add_special_tokens=False)
     wanted = client.range(prompt, 0, len(prompt) - 3)
     complete(server, prompt, client.request("encode", context="header", capture=[wanted]), max_tokens=1)
     assert server.control.post("/v1/ready", ALICE_KEYS([wanted["key"]]))["ready"] == [True]
     plain = complete(server, prompt)
-    injected = complete(server, prompt, client.request(inject=[wanted["key"]]))
+    request = client.request(inject=[wanted["key"]], client_salt=form.__name__)
+    injected = complete(server, prompt, request | {"params": form(request["params"])})
     assert injected["kv_transfer_params"]["inferscale"]["injected"] == len(prompt) - 3
     assert injected["choices"][0]["text"] == plain["choices"][0]["text"]
     mine, theirs = (a["choices"][0]["logprobs"]["token_logprobs"] for a in (injected, plain))
@@ -147,11 +154,11 @@ def test_erase_while_the_engine_is_idle(server, client, tokenizer):
     assert again["kv_transfer_params"]["inferscale"]["fallbacks"] == [{"reason": "record_missing", "count": 1}]
 
 
-def test_a_wrong_signature_is_served_as_text(server, client, tokenizer):
+def test_a_wrong_signature_is_served_as_text(server, client, tokenizer, form):
     prompt = tokenizer.encode("Hello there, how are you?", add_special_tokens=False)
     request = client.request(inject=["ab" * 16])
     request["params"]["signature"] = "0" * 64
-    answer = complete(server, prompt, request)
+    answer = complete(server, prompt, request | {"params": form(request["params"])})
     assert answer["kv_transfer_params"]["inferscale"]["fallbacks"] == [{"reason": "not_signed", "count": 1}]
     assert len(answer["choices"][0]["text"]) > 0
 

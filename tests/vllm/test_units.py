@@ -235,12 +235,22 @@ def test_injected_blocks_know_up_to_which_row():
 
 def test_injected_blocks_forget_the_oldest():
     blocks = InjectedBlocks(1024)
-    blocks.note(["old"], 4, 0, 4)
-    for number in range(1023):
+    blocks.note(["old", "idle"], 4, 0, 8)
+    for number in range(10 * 1024):
         blocks.note([number], 4, 0, 4)
-    assert blocks.touches(["old"], 4, 0, 4)  # still in use
-    blocks.note(["one more"], 4, 0, 4)
-    assert blocks.touches(["old"], 4, 0, 4) and not blocks.touches([0], 4, 0, 4)
+        assert blocks.touches(["old"], 4, 0, 4), "in use all the time"
+        assert len(blocks) <= 2 * 1025
+    assert not blocks.touches(["idle"], 4, 0, 4) and not blocks.touches([0], 4, 0, 4)
+    assert all(blocks.touches([number], 4, 0, 4) for number in range(9 * 1024, 10 * 1024))
+
+
+def test_injected_blocks_keep_the_rows_of_a_block_that_is_noted_again():
+    blocks = InjectedBlocks(1024)
+    blocks.note(["a", "b"], 4, 0, 7)
+    for number in range(1025):  # "b" is of the older ones now
+        blocks.note([number], 4, 0, 4)
+    blocks.note(["a", "b"], 4, 4, 6)
+    assert blocks.touches(["a", "b"], 4, 6, 8)
 
 
 # -- the rank channel -------------------------------------------------------------------------------

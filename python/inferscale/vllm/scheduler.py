@@ -66,7 +66,7 @@ class SchedulerSide:
         self._captures_planned = 0
         self._room = CaptureRoom(capture_tokens)
         self._lately: OrderedDict[str, Trace] = OrderedDict()  # of admitted requests, by id; the last 1024
-        self._injected = InjectedBlocks(4 * n_blocks)
+        self._injected = InjectedBlocks(2 * n_blocks)
         self._block_pool: Any = None
         counters = Counters()
         self.count, self.take_counters, self.totals = counters.count, counters.take, counters.totals
@@ -87,7 +87,8 @@ class SchedulerSide:
             self.count("fallback:injection_off")
             return
         try:
-            params = _core.parse_params(json.dumps(raw), self._settings.secret)
+            text = raw if isinstance(raw, str) else json.dumps(raw)
+            params = _core.parse_params(text, self._settings.secret)
         except (ValueError, TypeError, PermissionError, RecursionError) as error:
             reason = "not_signed" if isinstance(error, PermissionError) else "malformed"
             self._refuse(request, reason)
@@ -263,17 +264,19 @@ class SchedulerSide:
         """The work of the step that was just scheduled."""
         meta = StepMetadata(loads=self._loads)
         self._planned = []
+        capturing = {}  # most requests have nothing to do in most steps
         for tracked in self._requests.values():
             if tracked.unnoted:
                 self._note_injected(tracked)
-        for scheduled in self._adapter.scheduled_requests(output) if self._requests else ():
-            tracked = self._requests.get(scheduled.request_id)
+            if tracked.captures:
+                capturing[tracked.request_id] = tracked
+        for scheduled in self._adapter.scheduled_requests(output) if capturing else ():
+            tracked = capturing.get(scheduled.request_id)
             if tracked is None:
                 continue
             if scheduled.new_block_ids:
                 tracked.blocks += scheduled.new_block_ids
-            if tracked.captures:
-                self._emit_captures(tracked, scheduled.computed + scheduled.scheduled, meta)
+            self._emit_captures(tracked, scheduled.computed + scheduled.scheduled, meta)
         self._loads = []
         return meta
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,10 +65,15 @@ class InjectedBlocks:
     blocks that the engine has. Used by the scheduler's thread alone."""
 
     def __init__(self, capacity: int) -> None:
+        """``capacity``: of the newest so many are known, and up to as many again."""
         self._capacity = max(capacity, 1024)
-        # hash -> rows of the block up to which some are injected. The first entry of a plain dict is
-        # found in time that grows with how many were taken from its front.
-        self._ends: OrderedDict[Any, int] = OrderedDict()
+        # hash -> rows of the block up to which some are injected. In two generations: to take the oldest out
+        # one by one would cost every request with injection more than all else that is done here.
+        self._ends: dict[Any, int] = {}
+        self._older: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends) + len(self._older)
 
     def note(self, hashes: list[Any], block_size: int, begin: int, end: int) -> None:
         """Tokens ``[begin, end)`` of a prompt with these block hashes come from records."""
@@ -76,15 +81,18 @@ class InjectedBlocks:
         self._ends.update(dict.fromkeys(full, block_size))
         if end % block_size and end // block_size < len(hashes):
             last = hashes[end // block_size]
-            self._ends[last] = max(end % block_size, self._ends.get(last, 0))
-        while len(self._ends) > self._capacity:
-            self._ends.popitem(last=False)
+            self._ends[last] = max(end % block_size, self._rows(last))
+        if len(self._ends) > self._capacity:
+            self._older, self._ends = self._ends, {}
 
     def touches(self, hashes: list[Any], block_size: int, begin: int, end: int) -> bool:
         """Whether tokens ``[begin, end)``, taken from the prefix cache, may hold injected rows."""
         for index in range(begin // block_size, min(-(-end // block_size), len(hashes))):
-            rows = self._ends.get(hashes[index], 0)
+            rows = self._rows(hashes[index])
             if rows and begin < index * block_size + rows:
-                self._ends.move_to_end(hashes[index])  # still in use
+                self._ends[hashes[index]] = rows  # still in use
                 return True
         return False
+
+    def _rows(self, block: Any) -> int:
+        return max(self._ends.get(block, 0), self._older.get(block, 0))

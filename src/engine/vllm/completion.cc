@@ -41,7 +41,7 @@ Json to_body(const CompletionRequest& request) {
     body["return_tokens_as_token_ids"] = true;
   }
   if (!request.params.empty()) {
-    body["kv_transfer_params"] = {{"inferscale", Json::parse(request.params, nullptr, false)}};
+    body["kv_transfer_params"] = {{"inferscale", request.params}};
   }
   if (!request.cache_salt.empty()) {
     body["cache_salt"] = request.cache_salt;
