@@ -123,6 +123,12 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
   // --data is the data set; a server is of the installation whose data directory is the default
   // one.
   INFERSCALE_ASSIGN_OR_RETURN(memory.directory, data_directory(""));
+  if (args.options.at_once > 1 && memory.engine.empty()) {
+    return invalid_argument(
+        "--at-once: the embedded engine runs one question at a time; leave it out, or name a "
+        "server "
+        "with --engine");
+  }
   memory.cache_dtype = codec_from_name(args.cache_type).value_or(KvCodec::kF16);
   EvalProvenance provenance;
   provenance.command = std::move(command);
@@ -203,6 +209,8 @@ void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {
               "The words of arXiv 2607.27090, or stricter ones of ours")
       .text("--judge-key-env", args->judge.api_key_env, "VARIABLE",
             "Environment variable that holds the server's key")
+      .number("--at-once", args->options.at_once, 1, 16,
+              "Questions under way at the same time; more than one with --engine")
       .flag("--no-floor", args->no_floor, "Leave out the noise floor")
       .number("--seed", args->options.seed, "Of everything that is drawn")
       .text("--work", args->work, "DIR",

@@ -238,47 +238,91 @@ TEST_F(EvalRunTest, CancellingEndsIt) {
 
 // The same evaluation over a server: what the server keeps is injected, and every figure is the
 // same.
-TEST_F(EvalRunTest, AServerGivesTheSameFigures) {
-  set_.cases.resize(1);
-  options_.k = {4};
-  set_arms("header@1,window:2");
-  const Status ran_here = run();
-  ASSERT_TRUE(ran_here.ok()) << ran_here.to_string();
-  const Json embedded = report();
+class EvalServedTest : public EvalRunTest {
+ protected:
+  EvalServedTest() {
+    options_.k = {4};
+    set_arms("header@1,window:2");
+    const Status ran = run();
+    EXPECT_TRUE(ran.ok()) << ran.to_string();
+    embedded_ = report();
+    memory_.directory = directory_.path() / "server data";
+    std::filesystem::create_directories(memory_.directory / "vllm");
+    EXPECT_TRUE(
+        write_file_atomic(memory_.directory / "vllm" / "secret", secret_, Durability::kNone).ok());
+    memory_.engine = "vllm=" + server_.url() + ",control=" + server_.control_url();
+    ServiceDependencies dependencies = std::move(service_dependencies(memory_)).value();
+    dependencies.open_embedder = dependencies_.open_embedder;
+    auto models = EvalModels::open(memory_, dependencies);
+    EXPECT_TRUE(models.ok()) << models.status().to_string();
+    models_ = std::move(models).value();
+    options_.directory = directory_.path() / "work over the server";
+    std::filesystem::create_directories(options_.directory);
+    open_log();
+  }
 
-  const std::vector<std::byte> secret(32, std::byte{7});
-  FakeVllm server(secret);
-  memory_.directory = directory_.path() / "server data";
-  std::filesystem::create_directories(memory_.directory / "vllm");
-  ASSERT_TRUE(
-      write_file_atomic(memory_.directory / "vllm" / "secret", secret, Durability::kNone).ok());
-  memory_.engine = "vllm=" + server.url() + ",control=" + server.control_url();
-  ServiceDependencies dependencies = std::move(service_dependencies(memory_)).value();
-  dependencies.open_embedder = dependencies_.open_embedder;
-  auto models = EvalModels::open(memory_, dependencies);
-  ASSERT_TRUE(models.ok()) << models.status().to_string();
-  models_ = std::move(models).value();
-  options_.directory = directory_.path() / "work over the server";
-  std::filesystem::create_directories(options_.directory);
-  open_log();
-  const Status ran = run();
-  ASSERT_TRUE(ran.ok()) << ran.to_string();
-  const Json served = report();
-  ASSERT_EQ(served["arms"].size(), embedded["arms"].size());
-  for (std::size_t i = 0; i < served["arms"].size(); ++i) {
-    const Json& mine = served["arms"][i];
-    const Json& theirs = embedded["arms"][i];
-    EXPECT_EQ(mine["name"], theirs["name"]);
-    EXPECT_EQ(mine["tokens"]["injected"], theirs["tokens"]["injected"]) << mine["name"];
-    for (const char* const metric : {"nll_gold", "kl_reference", "f1"}) {
-      if (theirs["metrics"].contains(metric)) {
-        EXPECT_NEAR(mine["metrics"][metric]["mean"].get<double>(),
-                    theirs["metrics"][metric]["mean"].get<double>(), 1e-5)
-            << mine["name"] << " " << metric;
+  void expect_the_same_figures() {
+    const Json served = report();
+    ASSERT_EQ(served["arms"].size(), embedded_["arms"].size());
+    for (std::size_t i = 0; i < served["arms"].size(); ++i) {
+      const Json& mine = served["arms"][i];
+      const Json& theirs = embedded_["arms"][i];
+      EXPECT_EQ(mine["name"], theirs["name"]);
+      EXPECT_EQ(mine["questions"], theirs["questions"]);
+      EXPECT_EQ(mine["tokens"]["injected"], theirs["tokens"]["injected"]) << mine["name"];
+      for (const char* const metric : {"nll_gold", "kl_reference", "f1"}) {
+        if (theirs["metrics"].contains(metric)) {
+          EXPECT_NEAR(mine["metrics"][metric]["mean"].get<double>(),
+                      theirs["metrics"][metric]["mean"].get<double>(), 1e-5)
+              << mine["name"] << " " << metric;
+        }
       }
     }
   }
-  EXPECT_GT(server.records(), 0U);
+
+  const std::vector<std::byte> secret_ = std::vector<std::byte>(32, std::byte{7});
+  FakeVllm server_{secret_};
+  Json embedded_;
+};
+
+TEST_F(EvalServedTest, AServerGivesTheSameFigures) {
+  const Status ran = run();
+  ASSERT_TRUE(ran.ok()) << ran.to_string();
+  expect_the_same_figures();
+  EXPECT_GT(server_.records(), 0U);
+}
+
+TEST_F(EvalServedTest, SeveralQuestionsAtOnceGiveTheSameFigures) {
+  options_.at_once = 4;
+  std::uint64_t told = 0;
+  WorkControl control;
+  control.progress = [&](const std::string& what, std::uint64_t done, std::uint64_t total) {
+    if (what == "questions") {
+      EXPECT_EQ(total, 4U);
+      told += done;
+    }
+  };
+  const Status ran = Evaluation(options_, set_, memory_, *models_, *log_, judge_).run(control);
+  ASSERT_TRUE(ran.ok()) << ran.to_string();
+  EXPECT_EQ(told, 1U + 2 + 3 + 4);
+  expect_the_same_figures();
+  EXPECT_TRUE(std::filesystem::is_empty(options_.directory / "memories"));
+}
+
+TEST_F(EvalServedTest, OfSeveralAtOnceTheFirstFailureEndsAll) {
+  options_.at_once = 4;
+  std::atomic<std::uint32_t> asked{0};
+  judge_ = [&](const EvalQuestion&, const std::string&) -> Result<std::string> {
+    return ++asked == 3 ? Result<std::string>(unavailable("the judge is away"))
+                        : Result<std::string>(std::string("true"));
+  };
+  const Status status = run();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("the judge is away"));
+  judge_ = {};
+  open_log();
+  const Status again = run();
+  EXPECT_TRUE(again.ok()) << again.to_string();
 }
 
 }  // namespace

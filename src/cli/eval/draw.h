@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,5 +25,14 @@ class SeededDraw {
  private:
   std::mt19937_64 bits_;
 };
+
+/// Another seed for everything that is about `text`.
+inline std::uint64_t mix_seed(std::uint64_t seed, std::string_view text) {
+  std::uint64_t mixed = seed;
+  for (const char c : text) {
+    mixed = (mixed ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;  // FNV-1a
+  }
+  return mixed;
+}
 
 }  // namespace inferscale::cli

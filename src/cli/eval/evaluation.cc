@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <thread>
 
+#include "cli/eval/arm_values.h"
 #include "cli/eval/case_identity.h"
 #include "cli/eval/cures.h"
+#include "cli/eval/draw.h"
 #include "cli/eval/row_profile.h"
 
 namespace inferscale::cli {
@@ -20,21 +22,7 @@ EvalArm plain_arm(ArmKind kind) {
   return arm;
 }
 
-std::uint64_t mix_seed(std::uint64_t seed, std::string_view text) {
-  std::uint64_t mixed = seed;
-  for (const char c : text) {
-    mixed = (mixed ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;  // FNV-1a
-  }
-  return mixed;
-}
-
 bool is_joint(Cure cure) { return cure == Cure::kJointFirst || cure == Cure::kJointRest; }
-
-void put(std::map<std::string, double>& values, const char* name, double value) {
-  if (std::isfinite(value)) {
-    values[name] = value;
-  }
-}
 
 }  // namespace
 
@@ -80,16 +68,61 @@ Status Evaluation::run(const WorkControl& control) {
                                 PromptBuilder::create(models_.engine().tokenizer(),
                                                       models_.engine().chat_format(), prompt));
   }
+  std::vector<Case> cases;
+  std::vector<std::size_t> questions;
   for (const EvalCase& data : set_.cases) {
     INFERSCALE_RETURN_IF_ERROR(log_.open_case(data.id, case_digest(data)));
     if (complete(data)) {
       done_ += data.questions.size() * options_.k.size();
       continue;
     }
-    INFERSCALE_RETURN_IF_ERROR(
-        run_case(data, control).with_context(fmt::format("case {}", data.id)));
+    cases.push_back(
+        Case{data, options_.directory / "memories" / folder_name(data.id), {}, nullptr});
+    questions.push_back(data.questions.size());
   }
-  return {};
+  CaseQueue queue(questions);
+  std::vector<std::thread> others;
+  for (std::uint32_t i = 1; i < options_.at_once; ++i) {
+    others.emplace_back([&] { work(queue, cases); });
+  }
+  work(queue, cases);
+  for (std::thread& other : others) {
+    other.join();
+  }
+  return queue.status();
+}
+
+void Evaluation::work(CaseQueue& queue, std::vector<Case>& cases) {
+  while (const std::optional<CaseQueue::Job> job = queue.next()) {
+    Case& current = cases.at(job->case_index);
+    const Status status = do_job(queue, *job, current);
+    if (!status.ok()) {
+      queue.fail(status.with_context(fmt::format("case {}", current.data.id)));
+    }
+  }
+}
+
+Status Evaluation::do_job(CaseQueue& queue, const CaseQueue::Job& job, Case& current) {
+  if (!job.question) {
+    INFERSCALE_RETURN_IF_ERROR(open_case(current));
+    queue.opened(job.case_index);
+    return Status();
+  }
+  INFERSCALE_RETURN_IF_ERROR(ask(current, current.data.questions.at(*job.question)));
+  if (queue.answered(job.case_index)) {
+    current.memories.clear();
+    std::error_code error;
+    std::filesystem::remove_all(current.directory,
+                                error);  // what stays is made again or in the way
+  }
+  return Status();
+}
+
+void Evaluation::tell(const std::string& what, std::uint64_t done, std::uint64_t total) {
+  if (control_->progress) {
+    const std::lock_guard lock(mutex_);
+    control_->progress(what, done, total);
+  }
 }
 
 bool Evaluation::wants(const Case& current, const EvalQuestion& question, const EvalArm& arm,
@@ -123,35 +156,34 @@ bool Evaluation::complete(const EvalCase& data) const {
   return true;
 }
 
-Status Evaluation::run_case(const EvalCase& data, const WorkControl& control) {
-  Case current{data, options_.directory / "memories" / folder_name(data.id), {}, nullptr};
+Status Evaluation::open_case(Case& current) {
   const std::string base = options_.arms.empty() ? kBaseContext : options_.arms.front().context;
-  INFERSCALE_ASSIGN_OR_RETURN(current.base, memory_of(current, base, control));
+  INFERSCALE_ASSIGN_OR_RETURN(current.base, memory_of(current, base));
   for (const EvalArm& arm : options_.arms) {
-    INFERSCALE_RETURN_IF_ERROR(memory_of(current, arm.context, control).status());
+    INFERSCALE_RETURN_IF_ERROR(memory_of(current, arm.context).status());
   }
-  for (const EvalQuestion& question : data.questions) {
-    for (const std::uint32_t k : options_.k) {
-      INFERSCALE_RETURN_IF_ERROR(
-          run_question(current, question, k).with_context("question " + question.id));
-      ++done_;
-      if (control.progress) {
-        std::size_t total = 0;
-        for (const EvalCase& other : set_.cases) {
-          total += other.questions.size() * options_.k.size();
-        }
-        control.progress("questions", done_, total);
-      }
-    }
-  }
-  current.memories.clear();
-  std::error_code error;
-  std::filesystem::remove_all(current.directory, error);  // what stays is made again or in the way
-  return {};
+  return Status();
 }
 
-Result<CaseMemory*> Evaluation::memory_of(Case& current, const std::string& context,
-                                          const WorkControl& control) {
+Status Evaluation::ask(Case& current, const EvalQuestion& question) {
+  std::size_t total = 0;
+  for (const EvalCase& each : set_.cases) {
+    total += each.questions.size() * options_.k.size();
+  }
+  for (const std::uint32_t k : options_.k) {
+    INFERSCALE_RETURN_IF_ERROR(
+        run_question(current, question, k).with_context("question " + question.id));
+    std::uint64_t done = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      done = ++done_;
+    }
+    tell("questions", done, total);
+  }
+  return Status();
+}
+
+Result<CaseMemory*> Evaluation::memory_of(Case& current, const std::string& context) {
   std::unique_ptr<CaseMemory>& memory = current.memories[context];
   if (memory != nullptr) {
     return memory.get();
@@ -162,12 +194,10 @@ Result<CaseMemory*> Evaluation::memory_of(Case& current, const std::string& cont
   INFERSCALE_ASSIGN_OR_RETURN(memory,
                               CaseMemory::open(memory_, models_.lend(), current.data,
                                                current.directory / folder_name(context), context));
-  WorkControl encoding = control;
-  if (control.progress) {
-    encoding.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
-      control.progress(fmt::format("encode {} under {}", current.data.id, context), done, total);
-    };
-  }
+  WorkControl encoding = *control_;
+  encoding.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
+    tell(fmt::format("encode {} under {}", current.data.id, context), done, total);
+  };
   INFERSCALE_ASSIGN_OR_RETURN(const EncodeCost cost, memory->encode(encoding));
   // What a run that was cut off has encoded is not in this run's cost.
   if (!log_.has_encoding(current.data.id, context) && cost.facts == memory->distinct_facts()) {
@@ -356,32 +386,9 @@ Status Evaluation::keep(const Case& current, const EvalQuestion& question, const
   }
   QuestionResult result{current.data.id,    question.id, question.category, arm.name(k), {},
                         scores.answer_text, ""};
-  std::map<std::string, double>& values = result.values;
-  put(values, "nll_gold", scores.gold_nll);
-  put(values, "f1", word_f1(scores.answer_text, question.answer));
-  if (!scores.distractor_nll.empty()) {
-    const double nearest =
-        *std::min_element(scores.distractor_nll.begin(), scores.distractor_nll.end());
-    put(values, "margin", nearest - scores.gold_nll);
-    put(values, "rank1", scores.gold_nll < nearest ? 1 : 0);
-  }
-  put(values, "prompt_tokens", scores.prompt_tokens);
-  put(values, "injected", scores.injected);
-  put(values, "prefilled", scores.prefilled);
-  put(values, "ttft_ms", scores.ttft_ms);
-  if (reference != nullptr) {
-    const PathComparison gold = compare_paths(reference->gold, scores.gold);
-    put(values, "kl_first", gold.kl_first);
-    put(values, "kl_gold", gold.kl_mean);
-    put(values, "top1_gold", gold.top1);
-    if (!reference->reference.empty()) {
-      const PathComparison path = compare_paths(reference->reference, scores.reference);
-      put(values, "kl_reference", path.kl_mean);
-      put(values, "top1_reference", path.top1);
-      put(values, "first_divergence", path.first_divergence);
-    }
-  }
+  result.values = arm_values(scores, question.answer, reference);
   if (judge_ && (arm.kind == ArmKind::kText || arm.kind == ArmKind::kInject)) {
+    const std::lock_guard lock(mutex_);
     INFERSCALE_ASSIGN_OR_RETURN(result.verdict, judge_(question, scores.answer_text));
   }
   return log_.add(std::move(result));

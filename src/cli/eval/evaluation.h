@@ -4,12 +4,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/eval/arm.h"
 #include "cli/eval/case_memory.h"
+#include "cli/eval/case_queue.h"
 #include "cli/eval/dataset.h"
 #include "cli/eval/eval_models.h"
 #include "cli/eval/prompt_facts.h"
@@ -27,6 +29,7 @@ struct EvalOptions {
   std::string serving_system_prompt;     ///< not empty: serve behind another header than encoded
   std::uint32_t compared_questions = 0;  ///< of each case: whose rows are compared
   std::uint64_t seed = 1;
+  std::uint32_t at_once = 1;        ///< questions; more than one for an engine that batches
   std::filesystem::path directory;  ///< results, and the memories while they are needed
 };
 
@@ -35,7 +38,8 @@ using AnswerJudge =
     std::function<Result<std::string>(const EvalQuestion& question, const std::string& predicted)>;
 
 /// Compares ways to give a model its memory: same facts, same token ids, same order in every arm
-/// (docs/accuracy.md). What is in the log already is not done again. Not thread-safe.
+/// (docs/accuracy.md). What is in the log already is not done again. Not thread-safe; with
+/// `at_once` it has threads of its own, which call the judge and the progress one at a time.
 class Evaluation {
  public:
   /// Borrows everything. `memory`: how the memories of the cases are opened.
@@ -50,9 +54,12 @@ class Evaluation {
   struct Prompt;
   struct Reference;
 
-  Status run_case(const EvalCase& data, const WorkControl& control);
-  Result<CaseMemory*> memory_of(Case& current, const std::string& context,
-                                const WorkControl& control);
+  void work(CaseQueue& queue, std::vector<Case>& cases);
+  Status do_job(CaseQueue& queue, const CaseQueue::Job& job, Case& current);
+  Status open_case(Case& current);
+  Status ask(Case& current, const EvalQuestion& question);
+  void tell(const std::string& what, std::uint64_t done, std::uint64_t total);
+  Result<CaseMemory*> memory_of(Case& current, const std::string& context);
   Status run_question(Case& current, const EvalQuestion& question, std::uint32_t k);
   Status run_arms(Case& current, const Prompt& prompt, std::uint32_t k);
   Status run_inject(Case& current, const Prompt& prompt, const Reference& reference,
@@ -78,6 +85,7 @@ class Evaluation {
   AnswerJudge judge_;
   std::optional<PromptBuilder> serving_prompt_;
   const WorkControl* control_ = nullptr;
+  std::mutex mutex_;        // guards done_; held while progress or the judge is called
   std::uint64_t done_ = 0;  // questions × k
 };
 

@@ -167,6 +167,7 @@ Status ResultLog::write(const std::string& line) {
 }
 
 Status ResultLog::open_case(const std::string& case_id, const std::string& digest) {
+  const std::lock_guard lock(mutex_);
   const auto [known, is_new] = digests_.emplace(case_id, digest);
   if (is_new) {
     return write(line_of({{"digest", digest}, {"case", case_id}}));
@@ -179,21 +180,27 @@ Status ResultLog::open_case(const std::string& case_id, const std::string& diges
                                path_.string(), case_id));
 }
 
+bool ResultLog::knows(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return known_.contains(key);
+}
+
 bool ResultLog::has(const std::string& case_id, const std::string& question_id,
                     const std::string& arm) const {
-  return known_.contains(key_of("result", case_id, question_id, arm));
+  return knows(key_of("result", case_id, question_id, arm));
 }
 
 bool ResultLog::has_rows(const std::string& case_id, const std::string& question_id,
                          const std::string& context) const {
-  return known_.contains(key_of("rows", case_id, question_id, context));
+  return knows(key_of("rows", case_id, question_id, context));
 }
 
 bool ResultLog::has_encoding(const std::string& case_id, const std::string& context) const {
-  return known_.contains(key_of("encoding", case_id, "", context));
+  return knows(key_of("encoding", case_id, "", context));
 }
 
 Status ResultLog::add(QuestionResult result) {
+  const std::lock_guard lock(mutex_);
   INFERSCALE_RETURN_IF_ERROR(write(line_of(to_json(result))));
   known_.insert(key_of("result", result.case_id, result.question_id, result.arm));
   results_.push_back(std::move(result));
@@ -201,6 +208,7 @@ Status ResultLog::add(QuestionResult result) {
 }
 
 Status ResultLog::add(RowComparison rows) {
+  const std::lock_guard lock(mutex_);
   INFERSCALE_RETURN_IF_ERROR(write(line_of(to_json(rows))));
   known_.insert(key_of("rows", rows.case_id, rows.question_id, rows.context));
   rows_.push_back(std::move(rows));
@@ -208,6 +216,7 @@ Status ResultLog::add(RowComparison rows) {
 }
 
 Status ResultLog::add(EncodeResult encoding) {
+  const std::lock_guard lock(mutex_);
   INFERSCALE_RETURN_IF_ERROR(write(line_of(to_json(encoding))));
   known_.insert(key_of("encoding", encoding.case_id, "", encoding.context));
   encodings_.push_back(std::move(encoding));
@@ -215,6 +224,7 @@ Status ResultLog::add(EncodeResult encoding) {
 }
 
 Status ResultLog::add(RecallResult recall) {
+  const std::lock_guard lock(mutex_);
   if (!known_.insert(key_of("recall", recall.case_id, recall.question_id, "")).second) {
     return {};
   }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,7 +48,7 @@ struct RecallResult {
 };
 
 /// Results of an evaluation as they come, one line of JSON each, so that one that was cut off goes
-/// on where it was. Not thread-safe.
+/// on where it was. Thread-safe, but for the lists: nobody may add while they are read.
 class ResultLog {
  public:
   /// Opens or creates the file. `identity` says what all results depend on (model, settings);
@@ -82,8 +83,10 @@ class ResultLog {
   ResultLog() = default;
   Status read(std::string_view bytes, const std::string& identity);
   Status take(std::string_view line);
-  Status write(const std::string& line);
+  [[nodiscard]] bool knows(const std::string& key) const;
+  Status write(const std::string& line);  // REQUIRES: mutex_ is held, but while opening
 
+  mutable std::mutex mutex_;
   std::filesystem::path path_;
   std::ofstream out_;
   std::vector<QuestionResult> results_;

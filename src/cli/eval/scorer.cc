@@ -8,19 +8,17 @@
 namespace inferscale::cli {
 namespace {
 
-// The prompt stays in the cache between an arm's runs; only what follows it is computed again.
-constexpr const char* kSession = "eval";
-
 /// Leaves no arm's KV to the next one.
 class SessionScope {
  public:
-  explicit SessionScope(Engine& engine) : engine_(engine) {}
-  ~SessionScope() { (void)engine_.drop_session(kSession); }
+  SessionScope(Engine& engine, const std::string& session) : engine_(engine), session_(session) {}
+  ~SessionScope() { (void)engine_.drop_session(session_); }
   SessionScope(const SessionScope&) = delete;
   SessionScope& operator=(const SessionScope&) = delete;
 
  private:
   Engine& engine_;
+  const std::string& session_;
 };
 
 std::uint32_t plan_size(const std::vector<Segment>& plan) {
@@ -31,13 +29,29 @@ std::uint32_t plan_size(const std::vector<Segment>& plan) {
   return static_cast<std::uint32_t>(tokens);
 }
 
+/// Behind the answer everything that has a record is in the cache, or comes from its record again.
+Status check_kept(const std::vector<Segment>& plan, const RunResult& result) {
+  std::uint32_t expected = 0;
+  bool injected = true;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (plan[i].lease.ready()) {
+      expected += static_cast<std::uint32_t>(plan[i].tokens.size());
+      injected = injected && result.segment_injected.at(i);
+    }
+  }
+  return injected || result.tokens_reused >= expected
+             ? Status()
+             : internal_error("an answer was scored behind other KV than it was made with");
+}
+
 }  // namespace
 
 RunRequest Scorer::request(const std::vector<Segment>& plan, PromptMode mode) const {
   RunRequest run;
   run.plan = plan;
-  run.session = kSession;
-  run.run_for.client_salt = salt_;
+  // The prompt stays in the cache between an arm's runs; only what follows it is computed again.
+  run.session = arm_;
+  run.run_for.client_salt = arm_;
   run.allow_injection = mode == PromptMode::kInject;
   run.cancelled = cancelled_;
   return run;
@@ -90,6 +104,9 @@ Result<LogProbs> Scorer::score(const std::vector<Segment>& plan, const std::vect
   }
   run.branches.push_back(std::move(branch));
   INFERSCALE_ASSIGN_OR_RETURN(RunResult result, engine_.run(std::move(run)));
+  if (mode == PromptMode::kInject) {
+    INFERSCALE_RETURN_IF_ERROR(check_kept(plan, result));
+  }
   LogProbs log_probs;
   for (ScoredPosition& scored : result.branches.front().scores) {
     log_probs.push_back(std::move(scored.log_probs));
@@ -113,8 +130,8 @@ Status Scorer::score_paths(const std::vector<Segment>& plan, const std::vector<T
 
 Result<ArmScores> Scorer::run(const std::vector<Segment>& plan, const std::vector<TokenId>& tail,
                               const AnswerPaths& paths, PromptMode mode) {
-  const SessionScope session(engine_);
-  salt_ = fresh_client_salt("eval");
+  arm_ = fresh_client_salt("eval");
+  const SessionScope session(engine_, arm_);
   ArmScores scores;
   if (mode == PromptMode::kSplit) {
     INFERSCALE_RETURN_IF_ERROR(prefill_half(plan));
@@ -126,8 +143,8 @@ Result<ArmScores> Scorer::run(const std::vector<Segment>& plan, const std::vecto
 
 Result<ArmScores> Scorer::run_reference(const std::vector<Segment>& plan,
                                         const std::vector<TokenId>& tail, AnswerPaths paths) {
-  const SessionScope session(engine_);
-  salt_ = fresh_client_salt("eval");
+  arm_ = fresh_client_salt("eval");
+  const SessionScope session(engine_, arm_);
   ArmScores scores;
   INFERSCALE_RETURN_IF_ERROR(generate(plan, tail, PromptMode::kText, scores));
   paths.reference = scores.answer;

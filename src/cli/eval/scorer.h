@@ -36,7 +36,8 @@ enum class PromptMode {
   kSplit,   ///< everything is prefilled, in two batches: the noise floor
 };
 
-/// Runs arms of questions on an engine, one prompt in the cache at a time. Not thread-safe.
+/// Runs arms of questions on an engine, one after the other. Not thread-safe; several may share an
+/// engine.
 class Scorer {
  public:
   /// Borrows the engine. `answer_tokens`: of the greedy answer, at most.
@@ -74,7 +75,7 @@ class Scorer {
   Engine& engine_;
   std::uint32_t answer_tokens_;
   const std::atomic<bool>* cancelled_;
-  std::string salt_;  // of the arm: it finds nothing of earlier ones in an engine's cache
+  std::string arm_;  // session and salt of one arm: it finds nothing of others in an engine's cache
 };
 
 }  // namespace inferscale::cli

@@ -13,7 +13,18 @@ namespace {
 
 constexpr std::size_t kKeysPerCall = 4096;
 constexpr std::size_t kMaxFileBytes = 64U << 10;
-constexpr std::size_t kKeptConnections = 4;
+
+/// One of the calls that may be under way.
+class CallSlot {
+ public:
+  explicit CallSlot(std::counting_semaphore<>& slots) : slots_(slots) { slots_.acquire(); }
+  ~CallSlot() { slots_.release(); }
+  CallSlot(const CallSlot&) = delete;
+  CallSlot& operator=(const CallSlot&) = delete;
+
+ private:
+  std::counting_semaphore<>& slots_;
+};
 
 std::uint32_t small(const Json& object, const char* name) {
   return static_cast<std::uint32_t>(
@@ -142,7 +153,7 @@ ControlClient::ControlClient(VllmAddress address, std::filesystem::path file,
     : address_(std::move(address)),
       file_(address_.control_file.empty() ? std::move(file) : address_.control_file),
       token_(control_token(secret)),
-      client_(make_http_client({.ca_file = {}, .kept_connections = kKeptConnections})),
+      client_(make_http_client({.ca_file = {}, .kept_connections = kCallsAtOnce})),
       url_(address_.control) {}
 
 Result<std::string> ControlClient::place(bool again) {
@@ -177,6 +188,7 @@ Result<Json> ControlClient::call(const char* method, const std::string& path, co
   call.body = body;
   call.token = token_;
   call.timeout = std::chrono::seconds(60);
+  const CallSlot slot(slots_);
   std::string before;
   for (const bool again : {false, true}) {
     INFERSCALE_ASSIGN_OR_RETURN(const std::string url, place(again));

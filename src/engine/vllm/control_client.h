@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <semaphore>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,6 +76,9 @@ class ControlClient {
   const std::filesystem::path file_;
   const std::string token_;
   const std::unique_ptr<HttpClient> client_;
+  // The channel has few connections, and a thread for each in the engine's process.
+  static constexpr int kCallsAtOnce = 8;
+  std::counting_semaphore<> slots_{kCallsAtOnce};
   std::mutex mutex_;
   std::string url_;  // guarded by mutex_; empty until it is known
 };

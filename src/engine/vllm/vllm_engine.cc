@@ -196,6 +196,27 @@ void note_segments(const RunRequest& request, const RunPlan& plan,
   }
 }
 
+/// A place that is scored has what the answer had: its records may have gone in between.
+Status check_probes(const RunRequest& request, const std::vector<vllm::BranchOutcome>& probed,
+                    std::span<const std::byte> secret, const RunResult& result) {
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < request.plan.size(); ++i) {
+    const Segment& segment = request.plan[i];
+    if (result.segment_injected[i]) {
+      const RecordKey key = make_record_key(secret, segment.lease.record()->meta(), segment.tokens);
+      if (!std::all_of(probed.begin(), probed.end(), [&](const vllm::BranchOutcome& outcome) {
+            return was_injected(segment, begin, key, outcome);
+          })) {
+        return unavailable(
+            "the vLLM server injected a record for the answer and not for a place that is scored; "
+            "give its tiers more room (gpu_budget, host_budget)");
+      }
+    }
+    begin += segment.tokens.size();
+  }
+  return Status();
+}
+
 Status note_captures(const Branch& branch, const std::vector<TokenId>& tokens,
                      const vllm::BranchOutcome& outcome, std::span<const std::byte> secret,
                      RunResult& result) {
@@ -289,6 +310,7 @@ Result<RunResult> VllmEngine::run(RunRequest request) {
   RunResult result;
   result.fallbacks = plan.fallbacks;
   note_segments(request, plan, outcomes, options_.secret, result);
+  INFERSCALE_RETURN_IF_ERROR(check_probes(request, probed, options_.secret, result));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const std::vector<TokenId> tokens = sequence_tokens(request, request.branches[i]);
     note_counts(tokens.size(), outcomes[i], result);
