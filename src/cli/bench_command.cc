@@ -38,7 +38,7 @@ Result<int> run_ttft(Shell& shell, BenchArgs& args) {
                                 args.k, options.top_j, options.repeat, options.seed);
   options.table_width = static_cast<std::size_t>(terminal_columns());
   INFERSCALE_ASSIGN_OR_RETURN(const MemoryOptions memory,
-                              shell.memory_options(ModelNeed::kRequired));
+                              shell.service_options(ModelNeed::kRequired));
   warn_if_busy(shell);
   INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
                               run_ttft_bench(options, memory, shell.work_control().progress));

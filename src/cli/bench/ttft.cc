@@ -131,7 +131,7 @@ Json report_head(const TtftRig& rig, const TtftOptions& options, const MemoryOpt
           {"machine", machine_description()},
           {"load_average_before", load},
           {"model", info.model.name},
-          {"model_file", memory.model.filename().string()},
+          {"model_file", memory.engine.empty() ? memory.model.filename().string() : "server"},
           {"model_fingerprint", info.model.fingerprint.to_hex()},
           {"library", info.library},
           {"version", INFERSCALE_VERSION},
@@ -181,8 +181,9 @@ Result<BenchReport> run_ttft_bench(const TtftOptions& options, const MemoryOptio
                                    const Progress& progress) {
   const double load = load_average();
   const std::uint32_t most = *std::max_element(options.k.begin(), options.k.end());
+  INFERSCALE_ASSIGN_OR_RETURN(const ServiceDependencies dependencies, service_dependencies(memory));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<TtftRig> rig,
-                              TtftRig::open(memory, most + kExtraFacts));
+                              TtftRig::open(memory, dependencies, most + kExtraFacts));
   INFERSCALE_ASSIGN_OR_RETURN(const Samples samples, measure_rounds(*rig, options, progress));
   Json report = report_head(*rig, options, memory, load);
   report["load_average_after"] = load_average();

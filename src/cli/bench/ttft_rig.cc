@@ -6,24 +6,16 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "catalog/sqlite/sqlite_catalog.h"
-#include "engine/llama/llama_engine.h"
+#include "engine/client_salt.h"
+#include "memory/service_core.h"
 #include "prompt/plan_order.h"
-#include "retrieval/llama_embedder.h"
 
 namespace inferscale::cli {
 namespace {
 
 constexpr std::size_t kSecretBytes = 32;
-
-Result<std::unique_ptr<Engine>> open_engine(const MemoryOptions& options) {
-  LlamaEngineOptions engine;
-  engine.model = options.model;
-  engine.cache_directory = options.cache_directory;
-  engine.threads = options.threads;
-  engine.context_tokens = options.context_tokens;
-  return open_llama_engine(engine);
-}
 
 }  // namespace
 
@@ -35,31 +27,62 @@ struct TtftRig::Prompt {
 };
 
 Result<std::unique_ptr<TtftRig>> TtftRig::open(const MemoryOptions& options,
+                                               const ServiceDependencies& dependencies,
                                                std::uint32_t n_facts) {
   std::unique_ptr<TtftRig> rig(new TtftRig());
-  INFERSCALE_ASSIGN_OR_RETURN(rig->directory_, TempDirectory::create());
-  INFERSCALE_ASSIGN_OR_RETURN(rig->secret_, random_bytes(kSecretBytes));
-  INFERSCALE_ASSIGN_OR_RETURN(rig->engine_, open_engine(options));
-  const EngineInfo& info = rig->engine_->info();
-  if (!info.injection) {
-    return unavailable("injection is off, there is nothing to compare: " +
-                       info.injection_off_reason);
-  }
-  if (!options.embedder.empty()) {
-    INFERSCALE_ASSIGN_OR_RETURN(rig->embedder_,
-                                open_llama_embedder({options.embedder, options.threads}));
-  }
-  INFERSCALE_ASSIGN_OR_RETURN(rig->catalog_, open_sqlite_catalog({rig->directory_->path()}));
-  KvStoreOptions store;
-  store.host_budget_bytes = options.host_budget_bytes;
-  store.disk_budget_bytes = 0;
-  INFERSCALE_ASSIGN_OR_RETURN(rig->store_, KvStore::open(store));
+  INFERSCALE_RETURN_IF_ERROR(rig->open_parts(options, dependencies));
   INFERSCALE_ASSIGN_OR_RETURN(rig->workload_, Workload::create(*rig->engine_, n_facts, {}));
-  rig->retriever_ = std::make_unique<Retriever>(*rig->catalog_, rig->embedder_.get());
   INFERSCALE_RETURN_IF_ERROR(rig->store_facts());
   INFERSCALE_RETURN_IF_ERROR(rig->encode_header());
   INFERSCALE_RETURN_IF_ERROR(rig->encode_facts());
   return rig;
+}
+
+Status TtftRig::open_parts(const MemoryOptions& options, const ServiceDependencies& dependencies) {
+  INFERSCALE_ASSIGN_OR_RETURN(directory_, TempDirectory::create());
+  scope_.user = fresh_client_salt("bench");
+  // A server believes what is signed with the secret of its data directory.
+  INFERSCALE_ASSIGN_OR_RETURN(secret_, options.engine.empty() ? random_bytes(kSecretBytes)
+                                                              : read_secret(options.directory));
+  INFERSCALE_ASSIGN_OR_RETURN(engine_, dependencies.open_engine(options));
+  const EngineInfo& info = engine_->info();
+  if (!info.injection) {
+    return unavailable("injection is off, there is nothing to compare: " +
+                       info.injection_off_reason);
+  }
+  INFERSCALE_ASSIGN_OR_RETURN(embedder_, dependencies.open_embedder(options));
+  INFERSCALE_ASSIGN_OR_RETURN(catalog_, open_sqlite_catalog({directory_->path()}));
+  KvStoreOptions store;
+  store.host_budget_bytes = options.host_budget_bytes;
+  store.disk_budget_bytes = 0;
+  INFERSCALE_ASSIGN_OR_RETURN(store_, KvStore::open(store));
+  if (dependencies.wrap_store) {
+    INFERSCALE_ASSIGN_OR_RETURN(store_, dependencies.wrap_store(options, std::move(store_)));
+  }
+  retriever_ = std::make_unique<Retriever>(*catalog_, embedder_.get());
+  return Status();
+}
+
+TtftRig::~TtftRig() {
+  std::vector<RecordKey> keys;
+  for (const auto& [id, fact] : facts_) {
+    keys.push_back(fact.key);
+  }
+  if (store_ == nullptr || keys.empty()) {
+    return;
+  }
+  const Result<EraseCounts> erased = store_->erase_owned({scope_.tenant, scope_.user, 1}, keys);
+  const std::string problem = erased.ok() ? erased->unreached : erased.status().to_string();
+  if (!problem.empty()) {
+    log_message(LogLevel::kWarning, "records of the benchmark were not erased: " + problem);
+  }
+}
+
+RunFor TtftRig::run_for() const {
+  RunFor run_for;
+  run_for.scope = scope_;
+  run_for.client_salt = fresh_client_salt("bench");
+  return run_for;
 }
 
 RecordMeta TtftRig::meta(ContextKind kind) const {
@@ -72,7 +95,7 @@ RecordMeta TtftRig::meta(ContextKind kind) const {
   const bool header = kind == ContextKind::kPrefix;
   meta.context_id = header ? make_context_id(kind, {}, {})
                            : make_context_id(kind, workload_->prompt().header(), {});
-  meta.scope = scope_hash(header ? system_scope() : Scope{});
+  meta.scope = scope_hash(header ? system_scope() : scope_);
   return meta;
 }
 
@@ -93,6 +116,7 @@ Status TtftRig::store_facts() {
   std::vector<NewFact> facts;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     NewFact fact;
+    fact.scope = scope_;
     fact.text = texts[i];
     INFERSCALE_ASSIGN_OR_RETURN(const ParsedTime time,
                                 parse_rfc3339(workload_->facts()[i].event_time));
@@ -119,6 +143,7 @@ Status TtftRig::encode_header() {
   const std::vector<TokenId>& header = workload_->prompt().header();
   const RecordMeta header_meta = meta(ContextKind::kPrefix);
   RunRequest run;
+  run.run_for = run_for();
   run.branches.push_back(
       {header, {{0, static_cast<std::uint32_t>(header.size()), header_meta}}, {}});
   INFERSCALE_ASSIGN_OR_RETURN(RunResult result, engine_->run(std::move(run)));
@@ -144,6 +169,7 @@ Status TtftRig::encode_batch(std::span<StoredFact* const> batch) {
   const auto begin = static_cast<std::uint32_t>(header.size());
   const RecordMeta fact_meta = meta(ContextKind::kHeader);
   RunRequest run;
+  run.run_for = run_for();
   run.plan.push_back({header, {}});
   for (const StoredFact* const fact : batch) {
     const auto end = begin + static_cast<std::uint32_t>(fact->tokens.size());
@@ -162,6 +188,7 @@ Result<std::vector<Fact>> TtftRig::retrieve(std::uint32_t k, TtftSample& sample)
     return facts;
   }
   RetrievalRequest request;
+  request.scope = scope_;
   request.query = workload_->question();
   request.k = k;
   INFERSCALE_ASSIGN_OR_RETURN(RetrievalResult found, retriever_->search(request));
@@ -231,6 +258,7 @@ Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts
 
 Status TtftRig::run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sample) {
   RunRequest run;
+  run.run_for = run_for();
   run.plan = std::move(prompt.plan);
   run.branches.push_back({std::move(prompt.tail), {}, {}});
   run.sampling.max_tokens = 1;

@@ -9,6 +9,7 @@
 #include "cli/bench/temp_directory.h"
 #include "cli/bench/workload.h"
 #include "inferscale/kv_store.h"
+#include "memory/service.h"
 #include "retrieval/retriever.h"
 
 namespace inferscale::cli {
@@ -24,14 +25,19 @@ struct TtftSample {
   std::uint32_t prefilled = 0;
 };
 
-/// A real catalog, retriever, store and engine over made-up facts, in a temporary directory. The
-/// header is injected from its record in every arm, so that the arms differ in the facts alone.
+/// A real catalog, retriever, store and engine over made-up facts of a user of its own, in a
+/// temporary directory. The header is injected from its record in every arm, so that the arms
+/// differ in the facts alone; no run finds anything of another in an engine's own cache.
 class TtftRig {
  public:
   /// Stores and encodes `n_facts` facts. Errors: kUnavailable when injection is off (with the
   /// reason), and what the parts give.
-  [[nodiscard]] static Result<std::unique_ptr<TtftRig>> open(const MemoryOptions& options,
-                                                             std::uint32_t n_facts);
+  [[nodiscard]] static Result<std::unique_ptr<TtftRig>> open(
+      const MemoryOptions& options, const ServiceDependencies& dependencies, std::uint32_t n_facts);
+  /// A server forgets the facts; the header's record, which belongs to nobody, stays there.
+  ~TtftRig();
+  TtftRig(const TtftRig&) = delete;
+  TtftRig& operator=(const TtftRig&) = delete;
 
   /// Errors: kInternal when something else was injected than the arm says: such a figure would
   /// mislead.
@@ -50,6 +56,8 @@ class TtftRig {
   struct Prompt;
 
   TtftRig() = default;
+  Status open_parts(const MemoryOptions& options, const ServiceDependencies& dependencies);
+  [[nodiscard]] RunFor run_for() const;
   [[nodiscard]] RecordMeta meta(ContextKind kind) const;
   [[nodiscard]] RecordRequest request_for(const RecordMeta& meta, const RecordKey& key,
                                           const std::vector<TokenId>& tokens) const;
@@ -70,6 +78,7 @@ class TtftRig {
   std::unique_ptr<KvStore> store_;
   std::optional<Workload> workload_;
   std::vector<std::byte> secret_;
+  Scope scope_;
   RecordKey header_key_;
   std::map<std::string, StoredFact> facts_;  // by id
   std::uint32_t question_tokens_ = 0;

@@ -1,0 +1,88 @@
+// The rig of `bench ttft` on made-up engines: every arm gives what it says, inside the program and
+// over a server.
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "cli/bench/ttft_rig.h"
+#include "engine/fake_engine.h"
+#include "support/fake_vllm.h"
+#include "unit/kv/temp_directory.h"
+#include "unit/retrieval/fake_embedder.h"
+
+namespace inferscale::cli {
+namespace {
+
+constexpr std::uint32_t kFacts = 12;
+
+class BenchRigTest : public ::testing::Test {
+ protected:
+  BenchRigTest() {
+    embedded_.open_engine = [](const MemoryOptions&) -> Result<std::unique_ptr<Engine>> {
+      return std::unique_ptr<Engine>(std::make_unique<FakeEngine>());
+    };
+    embedded_.open_embedder = open_embedder;
+  }
+
+  static Result<std::unique_ptr<Embedder>> open_embedder(const MemoryOptions&) {
+    return std::unique_ptr<Embedder>(std::make_unique<FakeEmbedder>());
+  }
+
+  /// Options and dependencies for `server_`.
+  ServiceDependencies use_server() {
+    memory_.directory = directory_.path();
+    std::filesystem::create_directories(memory_.directory / "vllm");
+    EXPECT_TRUE(
+        write_file_atomic(memory_.directory / "vllm" / "secret", secret_, Durability::kNone).ok());
+    memory_.engine = "vllm=" + server_.url() + ",control=" + server_.control_url();
+    ServiceDependencies dependencies = std::move(service_dependencies(memory_)).value();
+    dependencies.open_embedder = open_embedder;
+    return dependencies;
+  }
+
+  void expect_arms_are_what_they_say(TtftRig& rig) {
+    const auto header = static_cast<std::uint32_t>(rig.workload().prompt().header().size());
+    for (int round = 0; round < 2; ++round) {
+      for (const Arm arm : {Arm::kNone, Arm::kText, Arm::kInject}) {
+        const Result<TtftSample> sample = rig.measure(arm, 5, 0);
+        ASSERT_TRUE(sample.ok()) << sample.status().to_string();
+        EXPECT_GT(sample->ttft, 0);
+        EXPECT_EQ(sample->injected, header + (arm == Arm::kInject ? sample->facts_tokens : 0));
+        EXPECT_EQ(sample->prefilled,
+                  rig.question_tokens() + (arm == Arm::kText ? sample->facts_tokens : 0))
+            << "nothing of the round before is found";
+      }
+    }
+  }
+
+  testing::TempDirectory directory_;
+  MemoryOptions memory_;
+  ServiceDependencies embedded_;
+  const std::vector<std::byte> secret_ = std::vector<std::byte>(32, std::byte{7});
+  FakeVllm server_{secret_};
+};
+
+TEST_F(BenchRigTest, OnTheEngineInsideTheProgram) {
+  const auto rig = TtftRig::open(memory_, embedded_, kFacts);
+  ASSERT_TRUE(rig.ok()) << rig.status().to_string();
+  expect_arms_are_what_they_say(**rig);
+}
+
+TEST_F(BenchRigTest, OverAServerWhichForgetsTheFactsAfterwards) {
+  const ServiceDependencies dependencies = use_server();
+  {
+    const auto rig = TtftRig::open(memory_, dependencies, kFacts);
+    ASSERT_TRUE(rig.ok()) << rig.status().to_string();
+    EXPECT_EQ(server_.records(), kFacts + 1U);
+    expect_arms_are_what_they_say(**rig);
+  }
+  EXPECT_EQ(server_.records(), 1U) << "the header's, which belongs to nobody";
+  EXPECT_EQ(server_.erase_calls(), 1U);
+}
+
+TEST_F(BenchRigTest, WithoutInjectionThereIsNothingToMeasure) {
+  server_.set_injection(false);
+  EXPECT_EQ(TtftRig::open(memory_, use_server(), kFacts).status().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace inferscale::cli
