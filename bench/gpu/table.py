@@ -48,14 +48,31 @@ def throughput(part: dict[str, Any]) -> list[str]:
     return lines
 
 
+def arrivals(part: dict[str, Any]) -> list[str]:
+    """Median (p95) latency in ms at each rate of arrivals; s: more came than were answered."""
+    cells = {name: cell for name, cell in part.items() if isinstance(cell, dict) and "answered_per_s" in cell}
+    rates = sorted({float(name.split("@")[1]) for name in cells})
+    arms = [arm for arm in ("none", "text", "inject", "warm") if any(name.startswith(arm + "@") for name in cells)]
+    lines = ["| arrivals a second | " + " | ".join(arms) + " |", "|---" * (len(arms) + 1) + "|"]
+    for rate in rates:
+        row = []
+        for arm in arms:
+            cell = cells.get(f"{arm}@{rate}")
+            found = cell and cell["latency_ms"]
+            times = f"{number(found['median'])} ({number(found['p95'])})" if found else "–"
+            row.append(times + (" s" if cell and cell["saturated"] else ""))
+        lines.append(f"| {rate:g} | " + " | ".join(row) + " |")
+    return lines
+
+
 def main() -> None:
     for name in sys.argv[1:]:
         report = json.loads(Path(name).read_text())
         print(f"## {name}\n{report.get('machine')}\n")
-        for key, make in (("ttft", ttft), ("throughput", throughput)):
+        for key, make in (("ttft", ttft), ("throughput", throughput), ("pinned", throughput), ("arrivals", arrivals)):
             if "error" not in report.get(key, {"error": ""}):
                 print("\n".join(make(report[key])), "\n")
-        for key in ("gates", "facts", "encode", "breakdown", "background"):
+        for key in ("gates", "facts", "encode", "breakdown", "background", "profile"):
             if key in report:
                 print(key, json.dumps(report[key], indent=1), "\n")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from memory import Memory
@@ -131,20 +134,22 @@ class Users:
         return self.memory.send(self.rig.tokens(self.memory.draw, FACT), "beside")[0]
 
 
+ARMS = ("none", "text", "inject", "warm")
+
+
 def closed_loop(
-    rig: Rig, memory: Memory, users: list[int], k: int, tokens: int, seconds: float, warm_up: float, until: float
+    rig: Rig, memory: Memory, users: list[int], k: int, tokens: int, seconds: float, warm_up: float, until: float,
+    arms: tuple[str, ...] = ARMS,
 ) -> dict[str, Any]:
     """Every arm at every number of users, the arms in random order, until the clock says ``until``."""
     found: dict[str, Any] = {}
     for n in users:
         group = Users(rig, memory, n, k, tokens)
-        arms = ["none", "text", "inject", "warm"]
-        random.Random(n).shuffle(arms)
-        for arm in arms:
+        for arm in random.Random(n).sample(arms, len(arms)):
             if time.perf_counter() + seconds + warm_up > until:
                 found.setdefault("not_run", []).append(f"{arm}@{n}")
                 continue
-            extra = 2.0 if arm == "warm" else 0.0  # every user's first request fills its cache
+            extra = 2.0 + 0.06 * n if arm == "warm" else 0.0  # every user's first request fills its cache
             found[f"{arm}@{n}"] = group.run(arm, warm_up + extra, seconds)
             print("throughput", n, arm, found[f"{arm}@{n}"]["requests_per_s"], flush=True)
     return found
@@ -156,8 +161,8 @@ def open_loop(
     """Every arm at growing rates of Poisson arrivals, until it is saturated or the clock says ``until``."""
     found: dict[str, Any] = {}
     group = Users(rig, memory, n, k, tokens)
-    for arm in ("none", "text", "inject", "warm"):
-        group.run(arm, 0.0, 1.0)  # warm: every user's cache
+    for arm in ARMS:
+        group.run(arm, 0.0, 2.0 + 0.06 * n if arm == "warm" else 1.0)  # every user's first request fills its cache
         for rate in rates:
             if time.perf_counter() + seconds > until:
                 found.setdefault("not_run", []).append(f"{arm}@{rate}")
@@ -177,3 +182,20 @@ def encoding_beside(rig: Rig, memory: Memory, n: int, k: int, seconds: float, ro
         for encoding in random.Random(number).sample([0, 1, 4], 3):
             found[f"{encoding} encoding, round {number}"] = group.run("inject", 1.0, seconds, encoding)
     return found
+
+
+def profiled(rig: Rig, memory: Memory, n: int, k: int, seconds: float) -> dict[str, Any]:
+    """Which functions of this process an injected request costs more time in than one whose prompt is cached:
+    microseconds a request in the function itself, the largest differences first."""
+    group, own = Users(rig, memory, n, k, 50), {}
+    for arm in ("warm", "inject"):
+        group.run(arm, 0.0, 2.0)
+        watch = cProfile.Profile()
+        done = watch.runcall(group.run, arm, 0.0, seconds)["requests"]
+        own[arm] = {
+            f"{Path(place[0]).name}:{place[1]} {place[2]}": 1e6 * found[2] / max(1, done)
+            for place, found in pstats.Stats(watch).stats.items()
+        }
+    more = {name: us - own["warm"].get(name, 0.0) for name, us in own["inject"].items()}
+    names = sorted(more, key=lambda name: -abs(more[name]))[:60]
+    return {name: {arm: round(own[arm].get(name, 0.0), 1) for arm in own} for name in names}

@@ -4,7 +4,8 @@
 
 One engine in this process (vLLM, the inferscale package and their environment must be importable). FILE is written
 anew after every part, so that what was measured is kept however the run ends; each part has a share of --seconds
-and stops when it is used up. See docs/performance.md for what the figures mean.
+and stops when it is used up. Parts: smoke, gates, facts, tiers, ttft, breakdown, encode, throughput, arrivals, pinned
+(throughput of records in pinned memory), background, profile. See docs/performance.md for what the figures mean.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def paths_by_tier(rig: Rig, memory: Memory) -> dict[str, Any]:
 
 def measure(run: Run, rig: Rig) -> None:
     from equivalence import gate_e1, gate_e2, gate_e5
-    from throughput import closed_loop, encoding_beside, open_loop
+    from throughput import ARMS, closed_loop, encoding_beside, open_loop, profiled
     from ttft import Stopwatch, Ttft, breakdown
 
     options = run.options
@@ -163,16 +164,20 @@ def measure(run: Run, rig: Rig) -> None:
     run.part("encode", encode)
     if options.users:
         users = [int(n) for n in options.users.split(",")]
-        rig.worker._path = paths.get(options.throughput_tier, own)
-        run.part("throughput", lambda: closed_loop(
-            rig, memory, users, 50, 50, options.cell_seconds, 2.0, time.perf_counter() + run.left() - 10.0
-        ), max(60.0, run.left() + 20.0))
+        until = lambda: time.perf_counter() + run.left() - 10.0  # noqa: E731
+
+        def loop(arms: tuple[str, ...]) -> dict[str, Any]:
+            return closed_loop(rig, memory, users, 50, 50, options.cell_seconds, 2.0, until(), arms)
+
+        limit = max(60.0, run.left() + 20.0)
+        run.part("throughput", lambda: loop(ARMS), limit)
         rates = [float(rate) for rate in options.rates.split(",")]
-        run.part("arrivals", lambda: open_loop(
-            rig, memory, rates, 100, 50, 50, options.cell_seconds, time.perf_counter() + run.left() - 10.0
-        ), max(60.0, run.left() + 20.0))
+        run.part("arrivals", lambda: open_loop(rig, memory, rates, 100, 50, 50, options.cell_seconds, until()), limit)
+        rig.worker._path = paths.get("pinned", own)
+        run.part("pinned", lambda: loop(("inject",)), limit)
         rig.worker._path = own
         run.part("background", lambda: encoding_beside(rig, memory, 25, 50, options.cell_seconds, 2), 90.0)
+        run.part("profile", lambda: profiled(rig, memory, 25, 50, options.cell_seconds))
     run.report["tiers_at_end"] = rig.worker._records.stats({})
     run.write()
 
@@ -193,8 +198,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--ttft-seconds", type=float, default=150.0)
     parser.add_argument("--users", default="10,25,50,75,100")
-    parser.add_argument("--throughput-tier", choices=("gpu", "pinned"), default="gpu")
-    parser.add_argument("--rates", default="10,20,40,60,80,100,120,140,160,200,240", help="of the part arrivals")
+    parser.add_argument("--rates", default="10,20,40,60,80,100,120,140,160,200,240", help="requests a second, of the part arrivals")
     parser.add_argument("--gpu-budget", default="8GiB", help="less than the facts take: they do not all fit")
     parser.add_argument("--pinned-budget", default="6GiB")
     parser.add_argument("--cell-seconds", type=float, default=5.0)
