@@ -84,7 +84,7 @@ class Parts:
              "v": [self.cache[1].ctypes.data], "k_strides": (BLOCK * row, row, row), "v_strides": (BLOCK * row, row, row),
              "rows_per_block": BLOCK, "n_rows": BLOCKS * BLOCK},
             gpu_budget=1 << 26, pinned_budget=1 << 26, max_load_tokens=1 << 16, max_capture_tokens=1024)
-        self.path = DevicePath(RankRecords(self.store), BLOCK, None, 0, 1024, "f32", lambda: 0, Outbox())
+        self.path = DevicePath(RankRecords(self.store), BLOCK, None, 0, 1024, lambda: 0, Outbox())
         self.keys, self.tokens = [], []
         sizes = [HEADER] + [FACT] * facts
         for number, size in enumerate(sizes):
