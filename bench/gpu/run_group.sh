@@ -12,7 +12,8 @@
 #
 # Environment: PYTHON (python3 that has vllm, torch and inferscale), CUDA_BIN (build/cuda/bin), INFERSCALE
 # (build/release/bin/inferscale), SHAPE (llama-3.1-8b), SECONDS_SERVING (420), MODEL (a folder with weights and tokeniser),
-# LOCOMO (locomo10.json), EVAL (further arguments of `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model).
+# LOCOMO (locomo10.json), EVAL (further arguments of `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model), SERVERS (1:
+# how many share the conversations of the evaluation, each with API_SERVERS front ends, 8; what one plans and serves is one process's work).
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$here/../.." && pwd)
@@ -23,8 +24,8 @@ python=${PYTHON:-python3}
 cuda_bin=${CUDA_BIN:-$repo/build/cuda/bin}
 inferscale=${INFERSCALE:-$repo/build/release/bin/inferscale}
 shape=${SHAPE:-llama-3.1-8b}
-home=$out/home
 failed=0
+servers=()
 
 note() { echo "[$SECONDS s] $*"; }
 
@@ -38,27 +39,50 @@ timed() {
   note "$name: code $code; $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-300)"
 }
 
-# serve FOLDER FLAG...: a vLLM server on port 8123 whose connector's data directory is that of $home. Waits until it answers.
+# serve N FOLDER FLAG...: starts the Nth vLLM server, with the data directory of $out/home-N for its connector.
 serve() {
-  local folder=$1
-  shift
-  mkdir -p "$home/vllm"
+  local n=$1 folder=$2 data=$out/home-$1/vllm
+  shift 2
+  mkdir -p "$data"
   local connector='{"kv_connector":"InferScaleConnector","kv_connector_module_path":"inferscale.vllm","kv_role":"kv_both",
-    "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$home'/vllm","disk_budget":0,
+    "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$data'","disk_budget":0,
     "host_budget":"'${HOST_BUDGET:-24GiB}'","gpu_budget":"'${GPU_BUDGET:-16GiB}'","pinned_budget":"'${PINNED_BUDGET:-8GiB}'","store_codec":"'${CODEC:-auto}'"}}'
-  setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port 8123 --host 127.0.0.1 \
+  setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port "$((8122 + n))" --host 127.0.0.1 \
     --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 --kv-transfer-config "$connector" "$@" \
-    >"$out/server.log" 2>&1 &
-  server=$!
-  for _ in $(seq 300); do
-    "$python" -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8123/health", timeout=2)' 2>/dev/null && break
-    kill -0 "$server" 2>/dev/null || { note "the server ended: $(tail -n 3 "$out/server.log")"; return 1; }
-    sleep 1
-  done
-  note "server: $(grep -h -i 'inferscale' "$out/server.log" | tail -n 1 | cut -c1-200)"
+    >"$out/server-$n.log" 2>&1 &
+  servers[n]=$!
 }
 
-stop_server() { kill -- "-$server" 2>/dev/null; sleep 2; kill -9 -- "-$server" 2>/dev/null; }
+# serving_now N: waits until the Nth server answers.
+serving_now() {
+  for _ in $(seq 300); do
+    if "$python" -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$((8122 + $1))/health', timeout=2)" 2>/dev/null; then
+      note "server $1: $(grep -h -i 'inferscale' "$out/server-$1.log" | tail -n 1 | cut -c1-200)"
+      return 0
+    fi
+    kill -0 "${servers[$1]}" 2>/dev/null || break
+    sleep 1
+  done
+  note "server $1 does not answer: $(tail -n 3 "$out/server-$1.log")"
+  failed=1
+  return 1
+}
+
+stop_servers() {
+  for signal in TERM KILL; do
+    for server in "${servers[@]}"; do kill -s "$signal" -- "-$server" 2>/dev/null; done
+    sleep 2
+  done
+  servers=()
+}
+
+# client NAME N SECONDS ARGUMENT...: the program against the Nth server.
+client() {
+  local name=$1 n=$2 limit=$3
+  shift 3
+  timed "$name" "$limit" env INFERSCALE_HOME="$out/home-$n" "$inferscale" "$@" --engine "vllm=http://127.0.0.1:$((8122 + n))" \
+    ${EMBEDDER:+--embedder "$EMBEDDER"} --json
+}
 
 suites() {
   for suite in "$cuda_bin"/*_test; do
@@ -103,20 +127,54 @@ small_tier() {
 http() {
   local folder=$out/served-$shape
   timed http-model 120 "$python" "$here/shapes.py" "$shape" "$folder" --tokenizer "$MODEL"
-  serve "$folder" --gpu-memory-utilization 0.5 || { failed=1; return; }
-  timed http-ttft "${SECONDS_HTTP:-120}" env INFERSCALE_HOME="$home" "$inferscale" bench ttft --engine vllm=http://127.0.0.1:8123 \
-    ${EMBEDDER:+--embedder "$EMBEDDER"} --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" --json --out "$out/http-$shape.json"
-  stop_server
+  serve 1 "$folder" --gpu-memory-utilization 0.5
+  serving_now 1 && client http-ttft 1 "${SECONDS_HTTP:-120}" bench ttft --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" \
+    --out "$out/http-$shape.json"
+  stop_servers
   rm -r "$folder"
 }
 
-evaluation() {
-  serve "$MODEL" --gpu-memory-utilization 0.3 --api-server-count "${API_SERVERS:-8}" || { failed=1; return; }
+# The conversations of LoCoMo that the Nth of so many servers asks about.
+share_of() {
+  "$python" -c 'import json, sys
+ids = [each["sample_id"] for each in json.load(open(sys.argv[1]))]
+print(",".join(ids[int(sys.argv[2]) - 1 :: int(sys.argv[3])]))' "$LOCOMO" "$1" "$2"
+}
+
+# ask N WORK CONVERSATIONS FILE
+ask() {
   # shellcheck disable=SC2086 # words
-  timed evaluation "${SECONDS_EVAL:-590}" env INFERSCALE_HOME="$home" "$inferscale" eval locomo --data "$LOCOMO" \
-    --engine vllm=http://127.0.0.1:8123 ${EMBEDDER:+--embedder "$EMBEDDER"} --conversations 0 --at-once 8 \
-    --work "$out/evaluation" --out "$out/eval.json" --json ${EVAL:-}
-  stop_server
+  client "evaluation-$1" "$1" "${SECONDS_EVAL:-590}" eval locomo --data "$LOCOMO" --conversations "$3" --at-once 8 \
+    --work "$2" --out "$4" ${EVAL:-}
+}
+
+evaluation() {
+  local n=${SERVERS:-1}
+  for i in $(seq "$n"); do
+    serve "$i" "$MODEL" --gpu-memory-utilization "$(awk "BEGIN { print 0.4 / $n }")" --api-server-count "${API_SERVERS:-8}"
+  done
+  for i in $(seq "$n"); do serving_now "$i" || { stop_servers; return; }; done
+  local asking=()
+  for i in $(seq "$n"); do
+    ask "$i" "$out/evaluation-$i" "$(share_of "$i" "$n")" "$out/eval-$i.json" &
+    asking+=($!)
+  done
+  wait "${asking[@]}"
+  # What all have found, in one log: the report of all asks nothing again.
+  mkdir -p "$out/evaluation"
+  for i in $(seq "$n"); do
+    [ "$i" = 1 ] && head -n 1 "$out/evaluation-1/results.jsonl"
+    tail -n +2 "$out/evaluation-$i/results.jsonl"
+  done >"$out/evaluation/results.jsonl"
+  local whole=yes
+  for i in $(seq "$n"); do [ -s "$out/eval-$i.json" ] || whole=; done
+  if [ -n "$whole" ]; then
+    ask 1 "$out/evaluation" 0 "$out/eval.json"
+  else
+    note "not all was asked: evaluation/results.jsonl has what was, and goes on from there as --work of \`inferscale eval\`"
+    failed=1
+  fi
+  stop_servers
 }
 
 for group in "$@"; do

@@ -55,3 +55,57 @@ def test_an_engine_under_load(tmp_path):
         assert cells["inject@2"]["injected_tokens_per_request"] > 1300
     table = run("gpu/table.py", str(out))
     assert "| arrivals a second |" in table and "| users |" in table
+
+
+STUBS = {
+    "python": """#!/bin/sh
+case "$*" in
+  *"cli.main serve"*) echo "$*" >>"$CALLS"; exec sleep 600 ;;
+  *health*) exit 0 ;;
+  *) exec python3 "$@" ;;
+esac
+""",
+    "inferscale": """#!/bin/sh
+echo "$INFERSCALE_HOME $*" >>"$CALLS"
+while [ $# -gt 0 ]; do
+  case $1 in --work) work=$2 ;; --out) out=$2 ;; --conversations) cases=$2 ;; esac
+  shift
+done
+[ "$cases" = "$FAIL" ] && exit 6
+mkdir -p "$work"
+[ -s "$work/results.jsonl" ] || for line in evaluation $(echo "$cases" | tr , ' '); do echo "$line" >>"$work/results.jsonl"; done
+cp "$work/results.jsonl" "$out"
+""",
+}
+
+
+def evaluate_in_groups(tmp_path, **environment: str):
+    for name, text in STUBS.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "locomo.json").write_text(json.dumps([{"sample_id": f"c{number}"} for number in range(5)]))
+    return subprocess.run(
+        [str(ROOT / "bench" / "gpu" / "run_group.sh"), str(tmp_path / "out"), "evaluation"], capture_output=True, text=True,
+        timeout=60, env=os.environ | {
+            "PYTHON": str(tmp_path / "python"), "INFERSCALE": str(tmp_path / "inferscale"), "MODEL": "model", "SERVERS": "2",
+            "LOCOMO": str(tmp_path / "locomo.json"), "CALLS": str(tmp_path / "calls"), "FAIL": "none",
+        } | environment,
+    )
+
+
+def test_servers_share_the_conversations_of_an_evaluation(tmp_path):
+    done = evaluate_in_groups(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "eval.json").read_text().split() == ["evaluation", "c0", "c2", "c4", "c1", "c3"]
+    calls = (tmp_path / "calls").read_text().splitlines()
+    ports = [call.split("--port ")[1].split()[0] for call in calls if "cli.main serve" in call]
+    assert sorted(ports) == ["8123", "8124"]
+    asked = {call.split("vllm=http://127.0.0.1:")[1][:4] for call in calls if "--conversations c1,c3" in call}
+    assert asked == {"8124"}
+
+
+def test_what_an_evaluation_has_found_is_kept_when_a_part_fails(tmp_path):
+    done = evaluate_in_groups(tmp_path, FAIL="c1,c3")
+    assert done.returncode != 0 and "not all was asked" in done.stdout
+    assert not (tmp_path / "out" / "eval.json").exists()
+    assert (tmp_path / "out" / "evaluation" / "results.jsonl").read_text().split() == ["evaluation", "c0", "c2", "c4"]
