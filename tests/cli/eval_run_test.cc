@@ -290,6 +290,8 @@ TEST_F(EvalServedTest, AServerGivesTheSameFigures) {
   ASSERT_TRUE(ran.ok()) << ran.to_string();
   expect_the_same_figures();
   EXPECT_GT(server_.records(), 0U);
+  EXPECT_EQ(embedded_["settings"]["store_type"], "f16");
+  EXPECT_EQ(report()["settings"]["store_type"], "of the server");
 }
 
 TEST_F(EvalServedTest, SeveralQuestionsAtOnceGiveTheSameFigures) {

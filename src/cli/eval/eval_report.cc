@@ -322,6 +322,11 @@ std::string table_of(const Json& arms, std::size_t width) {
   return table.render(width);
 }
 
+/// A server's own settings say what its cache and its records are of.
+std::string type_name(const MemoryOptions& memory, KvCodec codec) {
+  return memory.engine.empty() ? std::string(codec_name(codec)) : "of the server";
+}
+
 }  // namespace
 
 BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
@@ -357,8 +362,8 @@ BenchReport make_eval_report(const EvalOptions& options, const EvalSet& set,
                 {{"k", options.k},
                  {"answer_tokens", options.answer_tokens},
                  {"order", fact_order_name(options.order)},
-                 {"store_type", codec_name(memory.store_codec)},
-                 {"cache_type", codec_name(memory.cache_dtype)},
+                 {"store_type", type_name(memory, memory.store_codec)},
+                 {"cache_type", type_name(memory, memory.cache_dtype)},
                  {"serving_header", options.serving_system_prompt.empty() ? "same" : "other"}}},
                {"arms", arms},
                {"encoding", encodings(of_set(log.encodings(), set))},
