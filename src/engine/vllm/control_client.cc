@@ -148,10 +148,10 @@ void add_erased(const Json& reply, EraseCounts& counts) {
 
 }  // namespace
 
-ControlClient::ControlClient(VllmAddress address, std::filesystem::path file,
+ControlClient::ControlClient(VllmAddress address, const std::filesystem::path& file,
                              std::span<const std::byte> secret)
     : address_(std::move(address)),
-      file_(address_.control_file.empty() ? std::move(file) : address_.control_file),
+      file_(address_.control_file.empty() ? file : address_.control_file),
       token_(control_token(secret)),
       client_(make_http_client({.ca_file = {}, .kept_connections = kCallsAtOnce})),
       url_(address_.control) {}

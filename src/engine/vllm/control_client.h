@@ -55,7 +55,8 @@ class ControlClient {
  public:
   /// `secret` is the installation's; `file` is the connector's control.json unless `address` says
   /// another.
-  ControlClient(VllmAddress address, std::filesystem::path file, std::span<const std::byte> secret);
+  ControlClient(VllmAddress address, const std::filesystem::path& file,
+                std::span<const std::byte> secret);
 
   [[nodiscard]] Result<ControlInfo> info();
   /// For each key whether a record of it is ready on every rank.
