@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kUsPerSecond = 1'000'000;
 constexpr std::int64_t kUsPerMinute = 60 * kUsPerSecond;
-constexpr std::int64_t kUsPerDay = 24 * 60 * kUsPerMinute;
+constexpr std::int64_t kUsPerDay = std::int64_t{24} * 60 * kUsPerMinute;
 constexpr TimestampUs kFirst = -62'135'596'800 * kUsPerSecond;     // 0001-01-01T00:00:00Z
 constexpr TimestampUs kLast = 253'402'300'800 * kUsPerSecond - 1;  // 9999-12-31T23:59:59.999999Z
 constexpr int kMaxOffsetMinutes = 24 * 60 - 1;
