@@ -17,8 +17,18 @@
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$here/../.." && pwd)
-[ $# -ge 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
-out=$(mkdir -p "$1" && cd "$1" && pwd)
+check=
+[ "${1:-}" = --check ] && { check=yes; shift; } # of the arguments, and nothing else
+case ${1:-} in "" | -*) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
+[ $# -ge 2 ] || { echo "$1: give groups, too; without arguments this says which there are" >&2; exit 2; }
+for group in "${@:2}"; do
+  case $group in
+    suites | sanitizer | kernels | scan | serving | small-tier | http | evaluation) ;;
+    *) echo "no such group: $group" >&2; exit 2 ;;
+  esac
+done
+[ -z "$check" ] || exit 0
+out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 1
 shift
 python=${PYTHON:-python3}
 cuda_bin=${CUDA_BIN:-$repo/build/cuda/bin}
@@ -39,10 +49,17 @@ timed() {
   note "$name: code $code; $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-300)"
 }
 
+trap stop_servers EXIT
+trap 'exit 130' INT TERM
+
 # serve N FOLDER FLAG...: starts the Nth vLLM server, with the data directory of $out/home-N for its connector.
 serve() {
   local n=$1 folder=$2 data=$out/home-$1/vllm
   shift 2
+  if healthy "$n"; then
+    note "port $((8122 + n)) is taken: end what listens there"
+    return 1
+  fi
   mkdir -p "$data"
   local connector='{"kv_connector":"InferScaleConnector","kv_connector_module_path":"inferscale.vllm","kv_role":"kv_both",
     "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$data'","disk_budget":0,
@@ -53,14 +70,18 @@ serve() {
   servers[n]=$!
 }
 
+healthy() {
+  "$python" -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$((8122 + $1))/health', timeout=2)" 2>/dev/null
+}
+
 # serving_now N: waits until the Nth server answers.
 serving_now() {
   for _ in $(seq 300); do
-    if "$python" -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$((8122 + $1))/health', timeout=2)" 2>/dev/null; then
+    if healthy "$1"; then
       note "server $1: $(grep -h -i 'inferscale' "$out/server-$1.log" | tail -n 1 | cut -c1-200)"
       return 0
     fi
-    kill -0 "${servers[$1]}" 2>/dev/null || break
+    kill -0 "${servers[$1]:-0}" 2>/dev/null || break
     sleep 1
   done
   note "server $1 does not answer: $(tail -n 3 "$out/server-$1.log")"
@@ -69,6 +90,7 @@ serving_now() {
 }
 
 stop_servers() {
+  [ "${#servers[@]}" -gt 0 ] || return 0
   for signal in TERM KILL; do
     for server in "${servers[@]}"; do kill -s "$signal" -- "-$server" 2>/dev/null; done
     sleep 2
@@ -127,8 +149,7 @@ small_tier() {
 http() {
   local folder=$out/served-$shape
   timed http-model 120 "$python" "$here/shapes.py" "$shape" "$folder" --tokenizer "$MODEL"
-  serve 1 "$folder" --gpu-memory-utilization 0.5
-  serving_now 1 && client http-ttft 1 "${SECONDS_HTTP:-120}" bench ttft --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" \
+  serve 1 "$folder" --gpu-memory-utilization 0.5 && serving_now 1 && client http-ttft 1 "${SECONDS_HTTP:-120}" bench ttft --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" \
     --out "$out/http-$shape.json"
   stop_servers
   rm -r "$folder"
@@ -151,7 +172,8 @@ ask() {
 evaluation() {
   local n=${SERVERS:-1}
   for i in $(seq "$n"); do
-    serve "$i" "$MODEL" --gpu-memory-utilization "$(awk "BEGIN { print 0.4 / $n }")" --api-server-count "${API_SERVERS:-8}"
+    serve "$i" "$MODEL" --gpu-memory-utilization "$(awk "BEGIN { print 0.4 / $n }")" --api-server-count "${API_SERVERS:-8}" ||
+      { failed=1; return; }
   done
   for i in $(seq "$n"); do serving_now "$i" || { stop_servers; return; }; done
   local asking=()
@@ -178,10 +200,6 @@ evaluation() {
 }
 
 for group in "$@"; do
-  case $group in
-    suites | sanitizer | kernels | scan | serving | http | evaluation) "$group" ;;
-    small-tier) small_tier ;;
-    *) echo "no such group: $group" >&2; exit 2 ;;
-  esac
+  "${group//-/_}"
 done
 exit "$failed"

@@ -55,6 +55,9 @@ class Watcher {
 Result<nlohmann::json> parse_json_object(std::string_view field, std::string_view text,
                                          std::size_t max_bytes, int max_depth) {
   INFERSCALE_RETURN_IF_ERROR(check_text(field, text, max_bytes));
+  if (text.find('\0') != std::string_view::npos) {  // the parser would take it for the end
+    return invalid_argument(fmt::format("{} has U+0000", field));
+  }
   Watcher watcher(max_depth);
   nlohmann::json parsed = nlohmann::json::parse(text.begin(), text.end(), std::ref(watcher), false);
   if (parsed.is_discarded() || !parsed.is_object()) {

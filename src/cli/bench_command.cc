@@ -30,6 +30,7 @@ void warn_if_busy(const Shell& shell) {
 }
 
 Result<int> run_ttft(Shell& shell, BenchArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(check_report_file(args.out));
   TtftOptions& options = args.ttft;
   INFERSCALE_ASSIGN_OR_RETURN(options.k, parse_numbers("--k", args.k, 0, kMaxFacts));
   INFERSCALE_ASSIGN_OR_RETURN(const std::optional<std::uint32_t> top_j, shell.top_j());
@@ -41,11 +42,12 @@ Result<int> run_ttft(Shell& shell, BenchArgs& args) {
                               shell.service_options(ModelNeed::kRequired));
   warn_if_busy(shell);
   INFERSCALE_ASSIGN_OR_RETURN(const BenchReport report,
-                              run_ttft_bench(options, memory, shell.work_control().progress));
+                              run_ttft_bench(options, memory, shell.work_control()));
   return finish_report(shell, args.out, report);
 }
 
 Result<int> run_encode(Shell& shell, BenchArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(check_report_file(args.out));
   EncodeBenchOptions& options = args.encode;
   const std::vector<std::string_view> contexts = split_list(args.contexts);
   options.contexts.assign(contexts.begin(), contexts.end());
@@ -61,6 +63,7 @@ Result<int> run_encode(Shell& shell, BenchArgs& args) {
 }
 
 Result<int> run_store(Shell& shell, BenchArgs& args) {
+  INFERSCALE_RETURN_IF_ERROR(check_report_file(args.out));
   StoreBenchOptions& options = args.store;
   options.command = fmt::format("inferscale bench store --records {} --tokens {}", options.records,
                                 options.tokens);

@@ -118,7 +118,24 @@ std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo&
       memory.engine.empty() ? "" : " " + engine.library);
 }
 
+/// Keys and values that a server keeps cannot be looked at.
+Status check_for_server(const EvalOptions& options) {
+  if (options.compared_questions > 0) {
+    return invalid_argument(
+        "--compare-rows looks into records, which needs the embedded engine; leave out --engine");
+  }
+  for (const EvalArm& arm : options.arms) {
+    if (arm.cure != Cure::kNothing) {
+      return invalid_argument(fmt::format(
+          "--arms: {} changes records, which needs the embedded engine; leave out --engine",
+          arm.name(options.k.front())));
+    }
+  }
+  return Status();
+}
+
 Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::string command) {
+  INFERSCALE_RETURN_IF_ERROR(check_report_file(args.out));
   INFERSCALE_ASSIGN_OR_RETURN(MemoryOptions memory, shell.service_options(ModelNeed::kRequired));
   // --data is the data set; a server is of the installation whose data directory is the default
   // one.
@@ -128,6 +145,9 @@ Result<int> evaluate(Shell& shell, EvalArgs& args, const EvalSet& set, std::stri
         "--at-once: the embedded engine runs one question at a time; leave it out, or name a "
         "server "
         "with --engine");
+  }
+  if (!memory.engine.empty()) {
+    INFERSCALE_RETURN_IF_ERROR(check_for_server(args.options));
   }
   memory.cache_dtype = codec_from_name(args.cache_type).value_or(KvCodec::kF16);
   EvalProvenance provenance;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "cli/eval/eval_report.h"
 #include "cli/eval/evaluation.h"
 #include "engine/fake_engine.h"
@@ -162,6 +163,23 @@ TEST_F(EvalRunTest, GoesOnAfterAnInterruption) {
   EXPECT_TRUE(run().ok()) << "more arms can be added";
   EXPECT_EQ(report()["arms"].back()["context"], "window:2");
   EXPECT_EQ(report()["arms"].back()["judge"]["accuracy"], 1.0);
+}
+
+TEST_F(EvalRunTest, OneEvaluationAtATimeAndNothingCountsTwice) {
+  set_arms("header");
+  ASSERT_TRUE(run().ok());
+  const std::filesystem::path file = options_.directory / "results.jsonl";
+  EXPECT_EQ(ResultLog::open(file, "test").status().code(), StatusCode::kConflict);
+  const Json once = report();
+  log_.reset();
+  const auto bytes = read_file(file, 1U << 20);
+  ASSERT_TRUE(bytes.ok());
+  // All but the head, of which there is one.
+  std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  text += text.substr(text.find('\n') + 1);
+  ASSERT_TRUE(write_file_atomic(file, as_byte_span(text), Durability::kNone).ok());
+  open_log();
+  EXPECT_EQ(report(), once);
 }
 
 TEST_F(EvalRunTest, WhatTheJudgeDoesNotSayCountsAsWrong) {

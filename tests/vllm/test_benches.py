@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,8 +64,11 @@ def test_an_engine_under_load(tmp_path):
 STUBS = {
     "python": """#!/bin/sh
 case "$*" in
-  *"cli.main serve"*) echo "$*" >>"$CALLS"; exec sleep 600 ;;
-  *health*) exit 0 ;;
+  *"cli.main serve"*)
+    echo "$*" >>"$CALLS"
+    for port in 8123 8124; do case "$*" in *"--port $port"*) echo $$ >"$CALLS.$port" ;; esac; done
+    exec sleep 600 ;;
+  *health*) for port in 8123 8124; do case "$*" in *":$port/"*) test -e "$CALLS.$port"; exit ;; esac; done ;;
   *) exec python3 "$@" ;;
 esac
 """,
@@ -72,6 +79,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ "$cases" = "$FAIL" ] && exit 6
+[ -z "$HANG" ] || exec sleep 600
 mkdir -p "$work"
 [ -s "$work/results.jsonl" ] || for line in evaluation $(echo "$cases" | tr , ' '); do echo "$line" >>"$work/results.jsonl"; done
 cp "$work/results.jsonl" "$out"
@@ -79,23 +87,31 @@ cp "$work/results.jsonl" "$out"
 }
 
 
-def evaluate_in_groups(tmp_path, **environment: str):
+def group_script(tmp_path, **environment: str) -> subprocess.Popen:
     for name, text in STUBS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "locomo.json").write_text(json.dumps([{"sample_id": f"c{number}"} for number in range(5)]))
-    return subprocess.run(
-        [str(ROOT / "bench" / "gpu" / "run_group.sh"), str(tmp_path / "out"), "evaluation"], capture_output=True, text=True,
-        timeout=60, env=os.environ | {
+    return subprocess.Popen(
+        [str(ROOT / "bench" / "gpu" / "run_group.sh"), str(tmp_path / "out"), "evaluation"], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {
             "PYTHON": str(tmp_path / "python"), "INFERSCALE": str(tmp_path / "inferscale"), "MODEL": "model", "SERVERS": "2",
-            "LOCOMO": str(tmp_path / "locomo.json"), "CALLS": str(tmp_path / "calls"), "FAIL": "none",
+            "LOCOMO": str(tmp_path / "locomo.json"), "CALLS": str(tmp_path / "calls"), "FAIL": "none", "HANG": "",
         } | environment,
     )
 
 
+def assert_servers_are_gone(tmp_path) -> None:
+    for port in (8123, 8124):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"calls.{port}").read_text()), 0)
+
+
 def test_servers_share_the_conversations_of_an_evaluation(tmp_path):
-    done = evaluate_in_groups(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    script = group_script(tmp_path)
+    said = script.communicate(timeout=60)[0]
+    assert script.returncode == 0, said
+    assert_servers_are_gone(tmp_path)
     assert (tmp_path / "out" / "eval.json").read_text().split() == ["evaluation", "c0", "c2", "c4", "c1", "c3"]
     calls = (tmp_path / "calls").read_text().splitlines()
     ports = [call.split("--port ")[1].split()[0] for call in calls if "cli.main serve" in call]
@@ -105,7 +121,26 @@ def test_servers_share_the_conversations_of_an_evaluation(tmp_path):
 
 
 def test_what_an_evaluation_has_found_is_kept_when_a_part_fails(tmp_path):
-    done = evaluate_in_groups(tmp_path, FAIL="c1,c3")
-    assert done.returncode != 0 and "not all was asked" in done.stdout
+    script = group_script(tmp_path, FAIL="c1,c3")
+    said = script.communicate(timeout=60)[0]
+    assert script.returncode != 0 and "not all was asked" in said
     assert not (tmp_path / "out" / "eval.json").exists()
     assert (tmp_path / "out" / "evaluation" / "results.jsonl").read_text().split() == ["evaluation", "c0", "c2", "c4"]
+
+
+def test_servers_end_with_a_script_that_is_ended(tmp_path):
+    script = group_script(tmp_path, HANG="yes")
+    until = time.monotonic() + 30
+    while not (tmp_path / "out" / "evaluation-2.log").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    os.killpg(script.pid, signal.SIGTERM)
+    script.communicate(timeout=30)
+    assert script.returncode != 0
+    assert_servers_are_gone(tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [["out"], ["out", "suites", "nonsense"], ["--what"], ["/proc/nothing", "suites"]])
+def test_wrong_arguments_of_the_groups_do_nothing(tmp_path, arguments):
+    script = [str(ROOT / "bench" / "gpu" / "run_group.sh"), *arguments]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode in (1, 2) and not list(tmp_path.iterdir())

@@ -89,6 +89,16 @@ def test_who_shows_no_token_does_not_hold_a_connection(served, monkeypatch):
             one.close()
 
 
+def test_who_asks_whether_to_go_on_is_told(served):
+    host, port = served.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        head = b"POST /v1/x HTTP/1.1\r\nAuthorization: Bearer token\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        client.sendall(head)
+        assert client.recv(4096).split()[1] == b"100"
+        client.sendall(b"{}")
+        assert client.recv(4096).split()[1] == b"200"
+
+
 @pytest.mark.parametrize("raw", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"])
 def test_control_channel_survives_nonsense(served, raw):
     exchange(served, raw)

@@ -163,6 +163,19 @@ def test_a_wrong_signature_is_served_as_text(server, client, tokenizer, form):
     assert len(answer["choices"][0]["text"]) > 0
 
 
+@pytest.mark.parametrize("name", ["inferscale", "other"])
+def test_deeply_nested_parameters_end_nothing(server, tokenizer, name):
+    prompt = tokenizer.encode("Hello there, how are you?", add_special_tokens=False)
+    nested: list = []
+    for _ in range(400):
+        nested = [nested]
+    answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": {name: nested}})
+    if name == "inferscale":
+        assert answer["kv_transfer_params"]["inferscale"]["fallbacks"] == [{"reason": "malformed", "count": 1}]
+    assert len(answer["choices"][0]["text"]) > 0
+    assert len(complete(server, prompt)["choices"][0]["text"]) > 0, "the engine goes on"
+
+
 def test_control_needs_its_token(server):
     assert server.control.call("GET", "/v1/info", token="0" * 64)[0] == 401
     assert server.control.call("GET", "/v1/nothing")[0] == 404

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -111,6 +112,7 @@ class InferScaleConnector(KVConnectorBase_V1):
 
     @guarded()
     def on_new_request(self, request: Any) -> None:
+        _keep_from_ranks(request)
         if self._scheduler is not None:
             self._scheduler.on_new_request(request)
 
@@ -196,3 +198,15 @@ class InferScaleConnector(KVConnectorBase_V1):
         cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
     ) -> InferScalePromMetrics:
         return InferScalePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _keep_from_ranks(request: Any) -> None:
+    """Our parameters stay with the request's own copy. vLLM pickles the sampling parameters for each rank: that
+    takes time, and what is nested very deeply would end the engine."""
+    sampling = getattr(request, "sampling_params", None)
+    extra = getattr(sampling, "extra_args", None)
+    if extra and "kv_transfer_params" in extra:
+        request.sampling_params = copy.copy(sampling)  # it may be shared with whoever sent the request
+        request.sampling_params.extra_args = {
+            name: value for name, value in extra.items() if name != "kv_transfer_params"
+        }

@@ -108,7 +108,7 @@ def read_scope(body: Any) -> dict[str, str]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 16
+    request_queue_size = MAX_CONNECTIONS  # of connections that come at once
     token: str
     routes: dict[str, Handler]
 
@@ -164,6 +164,11 @@ class _Exchange(BaseHTTPRequestHandler):
                 left = left - read if read else 0
         except OSError:
             pass  # the peer went away
+
+    def handle_expect_100(self) -> bool:
+        go_on = super().handle_expect_100()
+        self.wfile.flush()  # the client waits for it
+        return go_on
 
     def do_GET(self) -> None:
         self._serve("GET")

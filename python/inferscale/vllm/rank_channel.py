@@ -15,6 +15,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ class RankServer:
             pass
         self._socket.close()
         self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # other ranks have theirs there
+            self._path.parent.rmdir()
 
     def _accept(self) -> None:
         while True:

@@ -20,8 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// More facts than are asked for, so that retrieval has something to choose from.
-constexpr std::uint32_t kExtraFacts = 14;
 constexpr std::array<Arm, 3> kArms = {Arm::kNone, Arm::kText, Arm::kInject};
 
 struct Cell {
@@ -178,13 +176,14 @@ std::string ttft_table(const Json& report, std::size_t width) {
 }  // namespace
 
 Result<BenchReport> run_ttft_bench(const TtftOptions& options, const MemoryOptions& memory,
-                                   const Progress& progress) {
+                                   const WorkControl& control) {
   const double load = load_average();
   const std::uint32_t most = *std::max_element(options.k.begin(), options.k.end());
   INFERSCALE_ASSIGN_OR_RETURN(const ServiceDependencies dependencies, service_dependencies(memory));
   INFERSCALE_ASSIGN_OR_RETURN(const std::unique_ptr<TtftRig> rig,
-                              TtftRig::open(memory, dependencies, most + kExtraFacts));
-  INFERSCALE_ASSIGN_OR_RETURN(const Samples samples, measure_rounds(*rig, options, progress));
+                              TtftRig::open(memory, dependencies, most, control));
+  INFERSCALE_ASSIGN_OR_RETURN(const Samples samples,
+                              measure_rounds(*rig, options, control.progress));
   Json report = report_head(*rig, options, memory, load);
   report["load_average_after"] = load_average();
   Json rows = Json::array();

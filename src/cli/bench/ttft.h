@@ -23,6 +23,6 @@ struct TtftOptions {
 /// kUnavailable, on Ctrl-C.
 [[nodiscard]] Result<BenchReport> run_ttft_bench(const TtftOptions& options,
                                                  const MemoryOptions& memory,
-                                                 const Progress& progress);
+                                                 const WorkControl& control);
 
 }  // namespace inferscale::cli

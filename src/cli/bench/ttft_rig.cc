@@ -16,6 +16,7 @@ namespace inferscale::cli {
 namespace {
 
 constexpr std::size_t kSecretBytes = 32;
+constexpr std::uint32_t kExtraFacts = 14;
 
 }  // namespace
 
@@ -28,13 +29,16 @@ struct TtftRig::Prompt {
 
 Result<std::unique_ptr<TtftRig>> TtftRig::open(const MemoryOptions& options,
                                                const ServiceDependencies& dependencies,
-                                               std::uint32_t n_facts) {
+                                               std::uint32_t most, const WorkControl& control) {
   std::unique_ptr<TtftRig> rig(new TtftRig());
+  rig->cancelled_ = control.cancelled;
   INFERSCALE_RETURN_IF_ERROR(rig->open_parts(options, dependencies));
-  INFERSCALE_ASSIGN_OR_RETURN(rig->workload_, Workload::create(*rig->engine_, n_facts, {}));
+  INFERSCALE_ASSIGN_OR_RETURN(rig->workload_,
+                              Workload::create(*rig->engine_, most + kExtraFacts, {}));
   INFERSCALE_RETURN_IF_ERROR(rig->store_facts());
+  INFERSCALE_RETURN_IF_ERROR(rig->check_room(most));
   INFERSCALE_RETURN_IF_ERROR(rig->encode_header());
-  INFERSCALE_RETURN_IF_ERROR(rig->encode_facts());
+  INFERSCALE_RETURN_IF_ERROR(rig->encode_facts(control));
   return rig;
 }
 
@@ -144,14 +148,32 @@ Status TtftRig::encode_header() {
   const RecordMeta header_meta = meta(ContextKind::kPrefix);
   RunRequest run;
   run.run_for = run_for();
+  run.cancelled = cancelled_;
   run.branches.push_back(
       {header, {{0, static_cast<std::uint32_t>(header.size()), header_meta}}, {}});
   INFERSCALE_ASSIGN_OR_RETURN(RunResult result, engine_->run(std::move(run)));
   header_key_ = make_record_key(secret_, header_meta, header);
+  if (result.branches.at(0).records.at(0) == nullptr) {
+    return unavailable(
+        "the engine captured nothing; with --engine: is it the server whose control channel "
+        "answers?");
+  }
   return store_->put(header_key_, result.branches.at(0).records.at(0));
 }
 
-Status TtftRig::encode_facts() {
+Status TtftRig::check_room(std::uint32_t most) const {
+  const std::uint64_t tokens = workload_->prompt().header().size() +
+                               std::uint64_t{most} * fact_token_range().second + question_tokens_ +
+                               1;
+  const std::uint32_t room = engine_->info().context_tokens;
+  return tokens <= room
+             ? Status()
+             : resource_exhausted(fmt::format("a prompt with {} facts takes {} tokens, the context "
+                                              "holds {}; ask for fewer (--k)",
+                                              most, tokens, room));
+}
+
+Status TtftRig::encode_facts(const WorkControl& control) {
   std::vector<StoredFact*> all;
   for (auto& [id, fact] : facts_) {
     all.push_back(&fact);
@@ -160,6 +182,9 @@ Status TtftRig::encode_facts() {
   for (std::size_t from = 0; from < all.size(); from += step) {
     INFERSCALE_RETURN_IF_ERROR(encode_batch(
         std::span<StoredFact* const>(all).subspan(from, std::min(step, all.size() - from))));
+    if (control.progress) {
+      control.progress("encode", std::min(from + step, all.size()), all.size());
+    }
   }
   return {};
 }
@@ -170,6 +195,7 @@ Status TtftRig::encode_batch(std::span<StoredFact* const> batch) {
   const RecordMeta fact_meta = meta(ContextKind::kHeader);
   RunRequest run;
   run.run_for = run_for();
+  run.cancelled = cancelled_;
   run.plan.push_back({header, {}});
   for (const StoredFact* const fact : batch) {
     const auto end = begin + static_cast<std::uint32_t>(fact->tokens.size());
@@ -259,6 +285,7 @@ Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts
 Status TtftRig::run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sample) {
   RunRequest run;
   run.run_for = run_for();
+  run.cancelled = cancelled_;
   run.plan = std::move(prompt.plan);
   run.branches.push_back({std::move(prompt.tail), {}, {}});
   run.sampling.max_tokens = 1;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,10 +31,13 @@ struct TtftSample {
 /// differ in the facts alone; no run finds anything of another in an engine's own cache.
 class TtftRig {
  public:
-  /// Stores and encodes `n_facts` facts. Errors: kUnavailable when injection is off (with the
-  /// reason), and what the parts give.
+  /// Stores and encodes facts for questions about up to `most` of them, and some more, so that
+  /// retrieval has something to choose from. Errors: kUnavailable when injection is off (with the
+  /// reason) or `control` says so, kResourceExhausted when `most` do not fit into the context; what
+  /// the parts give.
   [[nodiscard]] static Result<std::unique_ptr<TtftRig>> open(
-      const MemoryOptions& options, const ServiceDependencies& dependencies, std::uint32_t n_facts);
+      const MemoryOptions& options, const ServiceDependencies& dependencies, std::uint32_t most,
+      const WorkControl& control);
   /// A server forgets the facts; the header's record, which belongs to nobody, stays there.
   ~TtftRig();
   TtftRig(const TtftRig&) = delete;
@@ -57,13 +61,14 @@ class TtftRig {
 
   TtftRig() = default;
   Status open_parts(const MemoryOptions& options, const ServiceDependencies& dependencies);
+  [[nodiscard]] Status check_room(std::uint32_t most) const;
   [[nodiscard]] RunFor run_for() const;
   [[nodiscard]] RecordMeta meta(ContextKind kind) const;
   [[nodiscard]] RecordRequest request_for(const RecordMeta& meta, const RecordKey& key,
                                           const std::vector<TokenId>& tokens) const;
   Status store_facts();
   Status encode_header();
-  Status encode_facts();
+  Status encode_facts(const WorkControl& control);
   Status encode_batch(std::span<StoredFact* const> batch);
   Result<std::vector<Fact>> retrieve(std::uint32_t k, TtftSample& sample);
   Result<Prompt> prepare(Arm arm, const std::vector<Fact>& facts, std::uint32_t top_j,
@@ -79,6 +84,7 @@ class TtftRig {
   std::optional<Workload> workload_;
   std::vector<std::byte> secret_;
   Scope scope_;
+  const std::atomic<bool>* cancelled_ = nullptr;
   RecordKey header_key_;
   std::map<std::string, StoredFact> facts_;  // by id
   std::uint32_t question_tokens_ = 0;

@@ -82,6 +82,11 @@ Result<std::unique_ptr<ResultLog>> ResultLog::open(const std::filesystem::path& 
                                                    const std::string& identity) {
   std::unique_ptr<ResultLog> log(new ResultLog());
   log->path_ = path;
+  auto lock = FileLock::acquire(path.string() + ".lock");
+  if (!lock.ok()) {
+    return lock.status().with_context("another evaluation works in this directory");
+  }
+  log->lock_.emplace(std::move(lock).value());
   auto bytes = read_file(path, kMaxLogBytes);
   if (!bytes.ok() && bytes.status().code() != StatusCode::kNotFound) {
     return bytes.status();
@@ -135,22 +140,28 @@ Status ResultLog::read(std::string_view bytes, const std::string& identity) {
 Status ResultLog::take(std::string_view line) {
   const Json json = Json::parse(line, nullptr, false);
   try {
+    if (json.contains("digest")) {
+      digests_[json.at("case")] = json.at("digest");
+      return {};
+    }
+    // What is there twice counts once.
     if (json.contains("result")) {
       QuestionResult result = result_of(json);
-      known_.insert(key_of("result", result.case_id, result.question_id, result.arm));
-      results_.push_back(std::move(result));
+      if (known_.insert(key_of("result", result.case_id, result.question_id, result.arm)).second) {
+        results_.push_back(std::move(result));
+      }
     } else if (json.contains("encoding")) {
-      encodings_.push_back(encoding_of(json));
-      known_.insert(key_of("encoding", json.at("case"), "", json.at("encoding")));
+      if (known_.insert(key_of("encoding", json.at("case"), "", json.at("encoding"))).second) {
+        encodings_.push_back(encoding_of(json));
+      }
     } else if (json.contains("rows")) {
-      rows_.push_back(rows_of(json));
-      known_.insert(key_of("rows", json.at("case"), json.at("question"), json.at("rows")));
-    } else if (json.contains("digest")) {
-      digests_[json.at("case")] = json.at("digest");
-    } else {
+      if (known_.insert(key_of("rows", json.at("case"), json.at("question"), json.at("rows")))
+              .second) {
+        rows_.push_back(rows_of(json));
+      }
+    } else if (known_.insert(key_of("recall", json.at("case"), json.at("question"), "")).second) {
       recalls_.push_back({json.at("case"), json.at("question"),
                           json.at("recall").get<std::map<std::string, double>>()});
-      known_.insert(key_of("recall", json.at("case"), json.at("question"), ""));
     }
   } catch (const Json::exception& error) {
     return data_loss(

@@ -4,10 +4,12 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "cli/eval/case_memory.h"
 #include "cli/eval/record_edit.h"
 
@@ -53,7 +55,8 @@ class ResultLog {
  public:
   /// Opens or creates the file. `identity` says what all results depend on (model, settings);
   /// a last line that was cut off is dropped. Errors: kConflict when the file holds results of
-  /// something else, kDataLoss (not such a file), kUnavailable (I/O).
+  /// something else or another evaluation has it open, kDataLoss (not such a file), kUnavailable
+  /// (I/O).
   [[nodiscard]] static Result<std::unique_ptr<ResultLog>> open(const std::filesystem::path& path,
                                                                const std::string& identity);
 
@@ -87,6 +90,7 @@ class ResultLog {
   Status write(const std::string& line);  // REQUIRES: mutex_ is held, but while opening
 
   mutable std::mutex mutex_;
+  std::optional<FileLock> lock_;  // beside the file: one evaluation at a time
   std::filesystem::path path_;
   std::ofstream out_;
   std::vector<QuestionResult> results_;
