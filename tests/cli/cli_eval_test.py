@@ -112,6 +112,18 @@ class Eval(CliCase):
         self.fails(3, "kNotFound", "eval", "locomo", data=self.root / "missing.json")
         self.fails(2, "kInvalidArgument", "eval", "locomo", data=self.write("other.json", b"[1, 2]"))
 
+    def test_what_cannot_work_is_refused_before_anything_is_measured(self):
+        for command in (("eval", "synthetic", *TINY), ("bench", "ttft"), ("bench", "encode"), ("bench", "store")):
+            message = self.fails(3, "kNotFound", *command, "--out", self.root / "missing" / "out.json", data="")
+            self.assertIn("--out", message)
+            message = self.fails(2, "kInvalidArgument", *command, "--out", self.root, data="")
+            self.assertIn("--out", message)
+        server = ("--engine", "vllm=http://127.0.0.1:9")
+        for option in (("--compare-rows", 1), ("--arms", "header+first=2")):
+            message = self.fails(2, "kInvalidArgument", "eval", "synthetic", *TINY, *option, *server, data="")
+            self.assertIn("embedded engine", message)
+        self.assertIn("--at-once", self.fails(2, "kInvalidArgument", "eval", "synthetic", *TINY, "--at-once", 2, data=""))
+
 
 if __name__ == "__main__":
     unittest.main()
