@@ -29,17 +29,22 @@ std::uint32_t plan_size(const std::vector<Segment>& plan) {
   return static_cast<std::uint32_t>(tokens);
 }
 
+/// What of the plan comes from records.
+std::uint32_t leased_tokens(const std::vector<Segment>& plan) {
+  std::size_t tokens = 0;
+  for (const Segment& segment : plan) {
+    tokens += segment.lease.ready() ? segment.tokens.size() : 0;
+  }
+  return static_cast<std::uint32_t>(tokens);
+}
+
 /// Behind the answer everything that has a record is in the cache, or comes from its record again.
 Status check_kept(const std::vector<Segment>& plan, const RunResult& result) {
-  std::uint32_t expected = 0;
   bool injected = true;
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (plan[i].lease.ready()) {
-      expected += static_cast<std::uint32_t>(plan[i].tokens.size());
-      injected = injected && result.segment_injected.at(i);
-    }
+    injected = injected && (!plan[i].lease.ready() || result.segment_injected.at(i));
   }
-  return injected || result.tokens_reused >= expected
+  return injected || result.tokens_reused >= leased_tokens(plan)
              ? Status()
              : internal_error("an answer was scored behind other KV than it was made with");
 }
@@ -73,12 +78,7 @@ Status Scorer::generate(const std::vector<Segment>& plan, const std::vector<Toke
   TextStream stream(engine_.tokenizer(), {});
   run.on_token = [&stream](TokenId token) { return stream.push(token); };
   INFERSCALE_ASSIGN_OR_RETURN(const RunResult result, engine_.run(std::move(run)));
-  std::uint32_t expected = 0;
-  for (const Segment& segment : plan) {
-    expected += mode == PromptMode::kInject && segment.lease.ready()
-                    ? static_cast<std::uint32_t>(segment.tokens.size())
-                    : 0;
-  }
+  const std::uint32_t expected = mode == PromptMode::kInject ? leased_tokens(plan) : 0;
   if (result.tokens_injected != expected) {
     return internal_error(fmt::format("{} tokens were injected where {} have records",
                                       result.tokens_injected, expected));
