@@ -33,6 +33,7 @@ class Options:
     pinned_budget: Any = "6GiB"
     host_budget: Any = "8GiB"
     connector: bool = True
+    block_size: int = 0  # vLLM's own
 
 
 def _randomise(model: Any) -> None:
@@ -106,6 +107,8 @@ class Rig:
             settings |= {"kv_cache_memory_bytes": 256 << 20, "block_size": 32, "max_num_batched_tokens": 4096}
         else:
             settings["gpu_memory_utilization"] = options.gpu_memory_utilization
+        if options.block_size:
+            settings["block_size"] = options.block_size
         if options.connector:
             settings["kv_transfer_config"] = transfer
         self.caches = _watch_caches()

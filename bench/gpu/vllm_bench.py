@@ -202,6 +202,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpu-budget", default="8GiB", help="less than the facts take: they do not all fit")
     parser.add_argument("--pinned-budget", default="6GiB")
     parser.add_argument("--cell-seconds", type=float, default=5.0)
+    parser.add_argument("--block-size", type=int, default=0, help="tokens of a block of vLLM's cache (default: vLLM's own)")
     return parser.parse_args()
 
 
@@ -214,6 +215,7 @@ def main() -> None:
             rig = Rig(Options(
                 options.shape, Path(folder), model=options.model, dtype=options.dtype, eager=options.eager,
                 codec=options.codec, gpu_budget=options.gpu_budget, pinned_budget=options.pinned_budget,
+                block_size=options.block_size,
             ))
             faulthandler.cancel_dump_traceback_later()
             run.report |= {

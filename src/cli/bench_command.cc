@@ -37,6 +37,7 @@ Result<int> run_ttft(Shell& shell, BenchArgs& args) {
   options.top_j = top_j.value_or(0);  // what the targets are stated for
   options.command = fmt::format("inferscale bench ttft --k {} --top-j {} --repeat {} --seed {}",
                                 args.k, options.top_j, options.repeat, options.seed);
+  options.command += options.warm ? " --warm" : "";
   options.table_width = static_cast<std::size_t>(terminal_columns());
   INFERSCALE_ASSIGN_OR_RETURN(const MemoryOptions memory,
                               shell.service_options(ModelNeed::kRequired));
@@ -88,6 +89,7 @@ void add_bench_command(Command& root, Shell& shell) {
       .text("-k,--k", args->k, "N,N,...", "Numbers of facts")
       .number("--repeat", args->ttft.repeat, 1, 10000, "Measured rounds, after one that warms up")
       .number("--seed", args->ttft.seed, "Of the order within the rounds")
+      .flag("--warm", args->ttft.warm, "Also with header and facts in the engine's own cache")
       .text("--out", args->out, "FILE", "Write the report there as well");
   bench
       .add(shell,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -81,6 +82,9 @@ Result<std::vector<std::uint32_t>> parse_numbers(std::string_view field, std::st
       return invalid_argument(
           fmt::format("{}: \"{}\" is not a list such as 0,5,10 of numbers from {} to {}", field,
                       utf8_prefix(text, 64), lowest, highest));
+    }
+    if (std::find(numbers.begin(), numbers.end(), *value) != numbers.end()) {
+      return invalid_argument(fmt::format("{}: {} is named twice", field, *value));
     }
     numbers.push_back(*value);
   }

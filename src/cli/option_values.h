@@ -19,7 +19,7 @@ namespace inferscale::cli {
 /// The parts between commas, empty ones too; never an empty list.
 [[nodiscard]] std::vector<std::string_view> split_list(std::string_view text);
 
-/// "0,5,10": a list of numbers within lowest .. highest. Errors: kInvalidArgument.
+/// "0,5,10": a list of different numbers within lowest .. highest. Errors: kInvalidArgument.
 [[nodiscard]] Result<std::vector<std::uint32_t>> parse_numbers(std::string_view field,
                                                                std::string_view text,
                                                                std::uint32_t lowest,

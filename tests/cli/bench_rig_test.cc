@@ -51,6 +51,11 @@ class BenchRigTest : public ::testing::Test {
                   rig.question_tokens() + (arm == Arm::kText ? sample->facts_tokens : 0))
             << "nothing of the round before is found";
       }
+      const Result<TtftSample> warm = rig.measure(Arm::kWarm, kMost, 0);
+      ASSERT_TRUE(warm.ok()) << warm.status().to_string();
+      EXPECT_EQ(warm->injected, 0U);
+      EXPECT_GE(warm->reused, warm->facts_tokens) << "less than a block is left over";
+      EXPECT_LE(warm->prefilled, rig.question_tokens() + header);
     }
   }
 

@@ -298,7 +298,13 @@ class Bench(CliCase):
             self.fields(row["parts_ms"], retrieve=float, lease=float, compose=float, state_write=float, prefill=float)
         self.assertEqual(json.loads(out.read_text()), report)
         self.assertFalse(self.data.exists())
-        self.assertIn(b"text/inject", self.run_cli("bench", "ttft", "--k", "1", "--repeat", 1).out)
+        self.assertNotIn("warm_ms", report["rows"][0])
+        table = self.run_cli("bench", "ttft", "--k", "1", "--repeat", 1, "--warm").out
+        self.assertIn(b"text/inject", table)
+        self.assertIn(b"inject/warm", table)
+        row = self.ok("bench", "ttft", "--k", "2", "--repeat", 1, "--warm")["rows"][0]
+        self.fields(row, warm_ms=float, warm_p95_ms=float, warm_reused_tokens=int, inject_over_warm=float)
+        self.assertGreaterEqual(row["warm_reused_tokens"], row["facts_tokens"])
         self.assertIn("0 to 1000", self.fails(2, "kInvalidArgument", "bench", "ttft", "--k", "5,x"))
 
     def test_encode(self):

@@ -46,7 +46,7 @@ TEST(TopJ, IsAutoOrANumber) {
 
 TEST(Numbers, AreAListWithinLimits) {
   EXPECT_THAT(*parse_numbers("--k", "0,5,50", 0, 100), ElementsAre(0U, 5U, 50U));
-  for (const char* text : {"", ",", "5,", "5,,6", "101", "a", "5, 6"}) {
+  for (const char* text : {"", ",", "5,", "5,,6", "101", "a", "5, 6", "5,0,5"}) {
     EXPECT_FALSE(parse_numbers("--k", text, 0, 100).ok()) << text;
   }
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -20,7 +19,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<Arm, 3> kArms = {Arm::kNone, Arm::kText, Arm::kInject};
+std::vector<Arm> arms_of(const TtftOptions& options) {
+  std::vector<Arm> arms = {Arm::kNone, Arm::kText, Arm::kInject};
+  if (options.warm) {
+    arms.push_back(Arm::kWarm);
+  }
+  return arms;
+}
 
 struct Cell {
   Arm arm = Arm::kNone;
@@ -45,7 +50,7 @@ std::vector<double> ttfts(const std::vector<TtftSample>& samples) {
 Result<Samples> measure_rounds(TtftRig& rig, const TtftOptions& options, const Progress& progress) {
   std::vector<Cell> cells;
   for (const std::uint32_t k : options.k) {
-    for (const Arm arm : kArms) {
+    for (const Arm arm : arms_of(options)) {
       cells.push_back({arm, k});
     }
   }
@@ -113,6 +118,12 @@ Json row_json(std::uint32_t k, const Samples& samples, std::uint64_t seed) {
   add_ratio(row, "text_over_inject", text_ms, inject_ms, seed);
   add_ratio(row, "inject_over_none", inject_ms, none_ms, seed);
   add_ratio(row, "text_over_none", text_ms, none_ms, seed);
+  if (const auto warm = samples.find({Arm::kWarm, k}); warm != samples.end()) {
+    const std::vector<double> warm_ms = ttfts(warm->second);
+    add_arm(row, "warm", warm_ms);
+    row["warm_reused_tokens"] = warm->second.front().reused;
+    add_ratio(row, "inject_over_warm", inject_ms, warm_ms, seed);
+  }
   row["parts_ms"] = parts_json(inject);
   const Json& parts = row["parts_ms"];
   row["compose_and_write_share"] =
@@ -147,16 +158,28 @@ Json report_head(const TtftRig& rig, const TtftOptions& options, const MemoryOpt
 
 std::string ttft_table(const Json& report, std::size_t width) {
   const auto right = [](const char* title) { return TableColumn{title, Align::kRight}; };
-  TextTable times({right("k"), right("tokens"), right("none ms"), right("text ms"),
-                   right("inject ms"), right("text/inject"), right("inject/none")});
+  const Json& rows = report["rows"];
+  const bool warm = rows.front().contains("warm_ms");
+  std::vector<TableColumn> columns = {right("k"),          right("tokens"),    right("none ms"),
+                                      right("text ms"),    right("inject ms"), right("text/inject"),
+                                      right("inject/none")};
+  if (warm) {
+    columns.insert(columns.end(), {right("warm ms"), right("inject/warm")});
+  }
+  TextTable times(columns);
   TextTable parts({right("k"), right("retrieve"), right("plan"), right("lease"), right("compose"),
                    right("write"), right("prefill"), right("other")});
   const auto number = [](const Json& value) { return fmt::format("{:.2f}", value.get<double>()); };
-  for (const Json& row : report["rows"]) {
+  for (const Json& row : rows) {
     const std::string k = row["k"].dump();
-    times.add_row({k, row["facts_tokens"].dump(), number(row["none_ms"]), number(row["text_ms"]),
-                   number(row["inject_ms"]), number(row["text_over_inject"]),
-                   number(row["inject_over_none"])});
+    std::vector<std::string> cells = {k, row["facts_tokens"].dump()};
+    for (const char* name : {"none_ms", "text_ms", "inject_ms", "text_over_inject",
+                             "inject_over_none", "warm_ms", "inject_over_warm"}) {
+      if (row.contains(name)) {
+        cells.push_back(number(row[name]));
+      }
+    }
+    times.add_row(std::move(cells));
     const Json& p = row["parts_ms"];
     parts.add_row({k, number(p["retrieve"]), number(p["plan"]), number(p["lease"]),
                    number(p["compose"]), number(p["state_write"]), number(p["prefill"]),

@@ -14,6 +14,7 @@ struct TtftOptions {
   std::uint32_t top_j = 0;
   std::uint32_t repeat = 5;
   std::uint64_t seed = 1;
+  bool warm = false;    ///< also with header and facts in the engine's own cache
   std::string command;  ///< as it was called, for the report
   std::size_t table_width = 100;
 };

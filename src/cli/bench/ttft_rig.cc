@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t kSecretBytes = 32;
 constexpr std::uint32_t kExtraFacts = 14;
+/// A server's cache is found in whole blocks of at most so many tokens.
+constexpr std::size_t kLargestBlock = 256;
 
 }  // namespace
 
@@ -25,6 +27,7 @@ struct TtftRig::Prompt {
   std::vector<Segment> plan;
   std::vector<TokenId> tail;
   std::uint32_t injectable = 0;  // tokens that should come from records
+  std::string warm;              // the session and salt of what is in the engine's cache
 };
 
 Result<std::unique_ptr<TtftRig>> TtftRig::open(const MemoryOptions& options,
@@ -250,8 +253,10 @@ Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts
   sample.plan = watch.elapsed_ms();
 
   watch.restart();
-  std::vector<RecordRequest> requests = {
-      request_for(meta(ContextKind::kPrefix), header_key_, builder.header())};
+  std::vector<RecordRequest> requests;
+  if (arm != Arm::kWarm) {
+    requests.push_back(request_for(meta(ContextKind::kPrefix), header_key_, builder.header()));
+  }
   for (const std::size_t i : order.injected) {
     if (arm == Arm::kInject) {
       requests.push_back(
@@ -267,10 +272,11 @@ Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts
                                           miss_reason_name(missing->reason())));
   }
 
-  prompt.plan.push_back({builder.header(), std::move(leases[0])});
-  for (std::size_t n = 0; n < order.injected.size(); ++n) {
-    Lease lease = arm == Arm::kInject ? std::move(leases[n + 1]) : Lease();
-    prompt.plan.push_back({std::move(lines[order.injected[n]]), std::move(lease)});
+  std::size_t next = 0;
+  const auto lease_if = [&](bool leased) { return leased ? std::move(leases[next++]) : Lease(); };
+  prompt.plan.push_back({builder.header(), lease_if(arm != Arm::kWarm)});
+  for (const std::size_t i : order.injected) {
+    prompt.plan.push_back({std::move(lines[i]), lease_if(arm == Arm::kInject)});
   }
   for (const std::size_t i : order.as_text) {
     prompt.plan.push_back({std::move(lines[i]), {}});
@@ -282,9 +288,30 @@ Result<TtftRig::Prompt> TtftRig::prepare(Arm arm, const std::vector<Fact>& facts
   return prompt;
 }
 
+/// Leaves header and facts, as text, in the engine's cache; gives the session and salt they are
+/// found under.
+Result<std::string> TtftRig::warm_up(const std::vector<Fact>& facts, std::uint32_t top_j) {
+  TtftSample unused;
+  INFERSCALE_ASSIGN_OR_RETURN(Prompt prompt, prepare(Arm::kWarm, facts, top_j, unused));
+  RunRequest run;
+  run.run_for = run_for();
+  run.session = run.run_for.client_salt;
+  run.allow_injection = false;
+  run.cancelled = cancelled_;
+  run.plan = std::move(prompt.plan);
+  run.branches.push_back({{prompt.tail.front()}, {}, {}});
+  const std::string session = run.session;
+  INFERSCALE_RETURN_IF_ERROR(engine_->run(std::move(run)).status());
+  return session;
+}
+
 Status TtftRig::run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sample) {
   RunRequest run;
   run.run_for = run_for();
+  if (!prompt.warm.empty()) {
+    run.run_for.client_salt = run.session = prompt.warm;
+    run.allow_injection = false;
+  }
   run.cancelled = cancelled_;
   run.plan = std::move(prompt.plan);
   run.branches.push_back({std::move(prompt.tail), {}, {}});
@@ -303,6 +330,7 @@ Status TtftRig::run_prompt(Prompt prompt, const Stopwatch& watch, TtftSample& sa
   sample.prefill = result.timings.prefill_ms;
   sample.injected = result.tokens_injected;
   sample.prefilled = result.tokens_prefilled;
+  sample.reused = result.tokens_reused;
   if (result.tokens_injected != prompt.injectable) {
     return internal_error(fmt::format("{} tokens were injected where {} have records",
                                       result.tokens_injected, prompt.injectable));
@@ -314,12 +342,24 @@ Result<TtftSample> TtftRig::measure(Arm arm, std::uint32_t k, std::uint32_t top_
   TtftSample sample;
   INFERSCALE_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
                               retrieve(arm == Arm::kNone ? 0 : k, sample));
+  std::string warm;
+  if (arm == Arm::kWarm) {
+    INFERSCALE_ASSIGN_OR_RETURN(warm, warm_up(facts, top_j));
+  }
   const Stopwatch watch;
   INFERSCALE_ASSIGN_OR_RETURN(Prompt prompt, prepare(arm, facts, top_j, sample));
+  prompt.warm = warm;
   INFERSCALE_RETURN_IF_ERROR(run_prompt(std::move(prompt), watch, sample));
-  const std::uint32_t header = static_cast<std::uint32_t>(workload_->prompt().header().size());
-  if (sample.injected < header) {
+  const std::size_t header = workload_->prompt().header().size();
+  if (arm != Arm::kWarm && sample.injected < header) {
     return internal_error("the header was not injected");
+  }
+  if (arm == Arm::kWarm) {
+    INFERSCALE_RETURN_IF_ERROR(engine_->drop_session(warm));
+    if (sample.reused + kLargestBlock < header + sample.facts_tokens) {
+      return internal_error(fmt::format("the engine's cache had {} of {} tokens; is it too small?",
+                                        sample.reused, header + sample.facts_tokens));
+    }
   }
   return sample;
 }
