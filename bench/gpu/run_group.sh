@@ -11,8 +11,8 @@
 #   evaluation  `inferscale eval locomo` through a vLLM server, with the weights of MODEL, in bfloat16
 #
 # Environment: PYTHON (python3 that has vllm, torch and inferscale), CUDA_BIN (build/cuda/bin), INFERSCALE
-# (build/release/bin/inferscale), SHAPE (llama-3.1-8b), SECONDS_SERVING (420), MODEL (a folder with weights and tokeniser),
-# LOCOMO (locomo10.json), EVAL (further arguments of `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model), SERVERS (1:
+# (build/release/bin/inferscale), SHAPE (llama-3.1-8b), BLOCK_SIZE (vLLM's own), PARTS and SECONDS_SERVING (420) of serving, CODEC of
+# the servers' records (auto), MODEL (a folder with weights and tokeniser), LOCOMO (locomo10.json), EVAL (further arguments of `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model), SERVERS (1:
 # how many share the conversations of the evaluation, each with API_SERVERS front ends, 8; what one plans and serves is one process's work).
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -65,7 +65,8 @@ serve() {
     "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$data'","disk_budget":0,
     "host_budget":"'${HOST_BUDGET:-24GiB}'","gpu_budget":"'${GPU_BUDGET:-16GiB}'","pinned_budget":"'${PINNED_BUDGET:-8GiB}'","store_codec":"'${CODEC:-auto}'"}}'
   setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port "$((8122 + n))" --host 127.0.0.1 \
-    --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 --kv-transfer-config "$connector" "$@" \
+    --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 ${BLOCK_SIZE:+--block-size "$BLOCK_SIZE"} \
+    --kv-transfer-config "$connector" "$@" \
     >"$out/server-$n.log" 2>&1 &
   servers[n]=$!
 }
@@ -135,7 +136,7 @@ scan() {
 serving() {
   timed "serving-$shape" "$((${SECONDS_SERVING:-420} + 40))" "$python" "$here/vllm_bench.py" --shape "$shape" \
     --out "$out/serving-$shape.json" --seconds "${SECONDS_SERVING:-420}" --counts "${COUNTS:-0,5,50}" \
-    --rounds "${ROUNDS:-150}" --ttft-seconds 60 --facts 1000 --encode-seconds 15 --cell-seconds 4 \
+    --rounds "${ROUNDS:-150}" --block-size "${BLOCK_SIZE:-0}" --ttft-seconds 60 --facts 1000 --encode-seconds 15 --cell-seconds 4 \
     --users "${USERS:-10,25,50,75,100}" --rates "${RATES:-10,20,40,80,100,120,140,160,200,240}" \
     --parts "${PARTS:-smoke,facts,tiers,ttft,breakdown,encode,throughput,arrivals,pinned,profile}"
 }
@@ -149,7 +150,7 @@ small_tier() {
 http() {
   local folder=$out/served-$shape
   timed http-model 120 "$python" "$here/shapes.py" "$shape" "$folder" --tokenizer "$MODEL"
-  serve 1 "$folder" --gpu-memory-utilization 0.5 && serving_now 1 && client http-ttft 1 "${SECONDS_HTTP:-120}" bench ttft --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" \
+  serve 1 "$folder" --gpu-memory-utilization 0.5 && serving_now 1 && client http-ttft 1 "${SECONDS_HTTP:-120}" bench ttft --warm --k 0,5,10,20,50 --repeat "${ROUNDS_HTTP:-60}" \
     --out "$out/http-$shape.json"
   stop_servers
   rm -r "$folder"
