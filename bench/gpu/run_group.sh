@@ -173,8 +173,9 @@ ask() {
 evaluation() {
   local n=${SERVERS:-1}
   for i in $(seq "$n"); do
-    serve "$i" "$MODEL" --gpu-memory-utilization "$(awk "BEGIN { print 0.4 / $n }")" --api-server-count "${API_SERVERS:-8}" ||
-      { failed=1; return; }
+    # Several on one GPU take turns on it: four answered 400 requests a second together, one alone 243.
+    export CUDA_VISIBLE_DEVICES=$((i - 1))
+    serve "$i" "$MODEL" --gpu-memory-utilization 0.4 --api-server-count "${API_SERVERS:-8}" || { failed=1; return; }
   done
   for i in $(seq "$n"); do serving_now "$i" || { stop_servers; return; }; done
   local asking=()

@@ -29,6 +29,7 @@ struct EvalArgs {
   std::string conversations = "4";
   std::uint32_t questions = 20;
   bool adversarial = false;
+  std::uint32_t distractors = 3;
   std::string arms = "header,header@4,window:8,window:8@4";
   std::string k = "50";
   std::string order = "best-last";
@@ -51,6 +52,7 @@ Result<EvalSet> locomo_set(const Shell& shell, const EvalArgs& args) {
   LocomoOptions options;
   options.questions = args.questions;
   options.adversarial = args.adversarial;
+  options.distractors = args.distractors;
   options.seed = args.options.seed;
   if (args.conversations.find_first_not_of("0123456789") == std::string::npos) {
     INFERSCALE_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> count,
@@ -252,6 +254,8 @@ void add_eval_command(Command& root, Shell& shell) {
                [&shell, args] { return run_locomo(shell, *args); });
   locomo.text("--conversations", args->conversations, "N|ID,...", "The first N (0: all), or these")
       .number("--questions", args->questions, 0, 100000, "Of each conversation, drawn; 0: all")
+      .number("--distractors", args->distractors, 0, 100,
+              "Wrong answers that are scored beside the right one of each question")
       .flag("--adversarial", args->adversarial, "The questions without an answer too");
   add_eval_options(locomo, args);
   Command synthetic =

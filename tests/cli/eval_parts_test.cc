@@ -255,6 +255,11 @@ TEST(LocomoSetTest, QuestionsKnowTheirEvidenceAndWrongAnswers) {
   const auto all = read_locomo_set(kConversation, options);
   ASSERT_THAT(all->cases[0].questions, SizeIs(4));
   EXPECT_THAT(all->cases[0].questions[3].distractors, ElementsAre("a red kayak"));
+  options.distractors = 0;
+  const auto without = read_locomo_set(kConversation, options);
+  EXPECT_THAT(without->cases[0].questions[0].distractors, SizeIs(0));
+  EXPECT_THAT(without->cases[0].questions[3].distractors, ElementsAre("a red kayak"))
+      << "what the set has itself stays";
 }
 
 TEST(LocomoSetTest, DrawsAreTheSameForASeed) {

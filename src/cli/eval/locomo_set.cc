@@ -16,7 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxQuestions = 100'000;
-constexpr std::size_t kDistractors = 3;
 constexpr std::array<const char*, 6> kCategories = {
     "", "multi_hop", "temporal", "open_domain", "single_hop", "adversarial"};
 constexpr std::size_t kAdversarial = 5;
@@ -118,7 +117,8 @@ class ConversationReader {
     }
     question.distractors.assign(others.begin(), others.end());
     draw.shuffle(question.distractors);
-    question.distractors.resize(std::min(question.distractors.size(), kDistractors));
+    question.distractors.resize(
+        std::min<std::size_t>(question.distractors.size(), options_.distractors));
   }
 
   const LocomoOptions& options_;
