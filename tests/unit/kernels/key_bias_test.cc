@@ -39,7 +39,7 @@ RopeSpec spec_of(const Case& c, RopePairing pairing) {
 }
 
 std::shared_ptr<const RopeTable> biased_table(const RopeSpec& spec, const KvShape& shape) {
-  return *RopeTable::build(spec, kPositions, large_bias(shape));
+  return table_of(spec, kPositions, large_bias(shape));
 }
 
 // `head`, of keys that lack the bias.

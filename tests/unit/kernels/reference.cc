@@ -410,11 +410,14 @@ std::string describe(const KvShape& shape) {
          " heads of " + std::to_string(shape.head_dim_k) + "/" + std::to_string(shape.head_dim_v);
 }
 
-std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions) {
+std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions,
+                                          const std::vector<float>& bias) {
   static std::map<std::string, std::shared_ptr<const RopeTable>> tables;
-  auto& table = tables[spec.canonical_bytes() + std::to_string(max_positions)];
+  auto& table =
+      tables[spec.canonical_bytes() + std::to_string(max_positions) +
+             std::string(reinterpret_cast<const char*>(bias.data()), bias.size() * sizeof(float))];
   if (table == nullptr) {
-    auto built = RopeTable::build(spec, max_positions);
+    auto built = RopeTable::build(spec, max_positions, bias);
     if (!built.ok()) {
       ADD_FAILURE() << built.status().to_string();
       std::abort();  // the table is another component's; nothing here can be tested without it

@@ -107,8 +107,9 @@ std::vector<RopeSpec> specs_of_every_scaling(RopePairing pairing, std::uint32_t 
 std::string describe(const RopeSpec& spec);
 std::string describe(const KvShape& shape);
 
-/// The table of a spec, built once per process.
-std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions);
+/// The table of a spec and a bias, built once per process.
+std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions,
+                                          const std::vector<float>& bias = {});
 
 /// Elements that look like keys: about normal, some large, some subnormal in f16; of a scaled codec
 /// any elements.
