@@ -103,10 +103,8 @@ TEST_P(RandomGates, E2NoticesAWrongRopeSpec) {
 
 // A codec with one scale for a head: what it costs is decided by the keys without their bias.
 TEST(KeyBiasGate, OutliersCostAScaledCodecNothing) {
-  NamedModelOptions model{"qwen2_outliers_of_200", {}};
-  model.options.architecture = "qwen2";
-  model.options.freq_base = 1e6;
-  model.options.key_outlier = 200;
+  NamedModelOptions model = outlier_model(200);
+  model.name += "_of_200";
   for (const KvCodec codec : {KvCodec::kQ8, KvCodec::kFp8E4m3}) {
     double kl[2] = {};
     for (const bool without : {false, true}) {

@@ -246,15 +246,21 @@ std::vector<NamedModelOptions> all_random_models() {
   add("llama_yarn", "llama", RopeScaling::kYarn);
   add("qwen2", "qwen2", RopeScaling::kNone);
   add("qwen2_yarn", "qwen2", RopeScaling::kYarn);
-  add("qwen2_outliers", "qwen2", RopeScaling::kNone);
-  models.back().options.key_outlier = 20;  // of 200, positions alone change logits by 0.4
-  models.back().options.freq_base = 1e6;
+  models.push_back(outlier_model(20));
   add("qwen3", "qwen3", RopeScaling::kNone);
   add("qwen3_yarn", "qwen3", RopeScaling::kYarn);
   add("granite", "granite", RopeScaling::kNone);
   add("olmo2", "olmo2", RopeScaling::kNone);
   models.back().options.layers = 3;
   return models;
+}
+
+NamedModelOptions outlier_model(double key_outlier) {
+  NamedModelOptions model{"qwen2_outliers", {}};
+  model.options.architecture = "qwen2";
+  model.options.freq_base = 1e6;
+  model.options.key_outlier = key_outlier;
+  return model;
 }
 
 TempDirectory::TempDirectory() {
