@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,37 +49,6 @@ struct RopeSpec {
   [[nodiscard]] INFERSCALE_API std::string canonical_bytes() const;
 };
 
-/// cos and sin of every (position, pair), scaled by mscale, in fp32 from angles reduced in double.
-/// Immutable after construction and safe to share between threads.
-class INFERSCALE_API RopeTable {
- public:
-  /// Covers positions 0 .. max_positions-1. Memory: max_positions * rotary_dim * 4 bytes.
-  /// Errors: kInvalidArgument (spec, or max_positions outside 1 .. 2^24).
-  [[nodiscard]] static Result<std::shared_ptr<const RopeTable>> build(const RopeSpec& spec,
-                                                                      std::uint32_t max_positions);
-
-  [[nodiscard]] const RopeSpec& spec() const { return spec_; }
-  [[nodiscard]] std::uint32_t max_positions() const { return max_positions_; }
-  [[nodiscard]] std::uint32_t pairs() const { return spec_.rotary_dim / 2; }
-  /// [pairs()] values. REQUIRES: position < max_positions().
-  [[nodiscard]] const float* cos_row(std::uint32_t position) const {
-    return cos_.data() + std::size_t{position} * pairs();
-  }
-  [[nodiscard]] const float* sin_row(std::uint32_t position) const {
-    return sin_.data() + std::size_t{position} * pairs();
-  }
-  /// 1 / mscale^2: what an inverse rotation multiplies by (c^2 + s^2 = mscale^2).
-  [[nodiscard]] float inverse_norm() const { return inverse_norm_; }
-
- private:
-  RopeTable() = default;
-  RopeSpec spec_;
-  std::uint32_t max_positions_ = 0;
-  float inverse_norm_ = 1.0F;
-  std::vector<float> cos_;
-  std::vector<float> sin_;
-};
-
 /// The sizes of one layer's keys and values per token; equal in all layers of a supported model.
 struct KvShape {
   std::uint32_t n_layers = 0;
@@ -93,6 +63,53 @@ struct KvShape {
   [[nodiscard]] INFERSCALE_API Status validate() const;
 };
 
+/// Checks what a model adds to its keys: [n_layers][n_kv_heads][head_dim_k], or nothing. Errors:
+/// kInvalidArgument (another number of elements, or one that is not finite).
+[[nodiscard]] INFERSCALE_API Status check_key_bias(std::span<const float> key_bias,
+                                                   const KvShape& shape);
+
+/// What lies between a key in a record and that key in an engine's cache: cos and sin of every
+/// (position, pair), scaled by mscale, in fp32 from angles reduced in double; and the bias that the
+/// model adds to its keys before it rotates them. Immutable after construction and safe to share
+/// between threads.
+class INFERSCALE_API RopeTable {
+ public:
+  /// Covers positions 0 .. max_positions-1. Memory: max_positions * rotary_dim * 4 bytes.
+  /// `key_bias`: of the layers and heads that the table is used with, or empty. Errors:
+  /// kInvalidArgument (spec, max_positions outside 1 .. 2^24, or a bias that is not finite).
+  [[nodiscard]] static Result<std::shared_ptr<const RopeTable>> build(
+      const RopeSpec& spec, std::uint32_t max_positions, std::vector<float> key_bias = {});
+
+  [[nodiscard]] const RopeSpec& spec() const { return spec_; }
+  [[nodiscard]] std::uint32_t max_positions() const { return max_positions_; }
+  [[nodiscard]] std::uint32_t pairs() const { return spec_.rotary_dim / 2; }
+  /// [pairs()] values. REQUIRES: position < max_positions().
+  [[nodiscard]] const float* cos_row(std::uint32_t position) const {
+    return cos_.data() + std::size_t{position} * pairs();
+  }
+  [[nodiscard]] const float* sin_row(std::uint32_t position) const {
+    return sin_.data() + std::size_t{position} * pairs();
+  }
+  /// 1 / mscale^2: what an inverse rotation multiplies by (c^2 + s^2 = mscale^2).
+  [[nodiscard]] float inverse_norm() const { return inverse_norm_; }
+  /// What is added to keys of records before they are rotated, and taken away from those of a cache
+  /// after they were rotated back: [n_layers][n_kv_heads][head_dim_k], or empty.
+  [[nodiscard]] std::span<const float> key_bias() const { return key_bias_; }
+  /// Of one layer, null without. REQUIRES: key_bias() is empty or of this shape.
+  [[nodiscard]] const float* key_bias_of(std::uint32_t layer, const KvShape& shape) const {
+    return key_bias_.empty() ? nullptr : key_bias_.data() + layer * shape.k_elements();
+  }
+
+ private:
+  RopeTable() = default;
+  RopeSpec spec_;
+  std::uint32_t max_positions_ = 0;
+  float inverse_norm_ = 1.0F;
+  std::vector<float> cos_;
+  std::vector<float> sin_;
+  std::vector<float> key_bias_;
+};
+
 /// What of a model decides its KV. A value type.
 struct ModelSpec {
   std::string architecture;  ///< GGUF `general.architecture`, e.g. "llama"
@@ -101,8 +118,12 @@ struct ModelSpec {
   RopeSpec rope;
   std::uint32_t trained_positions = 0;  ///< the context length the model was trained for
   std::uint32_t vocab_size = 0;
-  Hash128 fingerprint;  ///< content of the weights, architecture, RopeSpec, adapters, KV-relevant
-                        ///< settings
+  /// What the model adds to its keys before it rotates them, [n_layers][n_kv_heads][head_dim_k];
+  /// empty: nothing, or not known. Records hold keys without it. The fingerprint says so, since
+  /// records are never to be used with another.
+  std::vector<float> key_bias;
+  Hash128 fingerprint;  ///< content of the weights, architecture, RopeSpec, key_bias where there is
+                        ///< one, adapters, KV-relevant settings
 };
 
 }  // namespace inferscale

@@ -94,8 +94,9 @@ RopeSpec to_rope(const nb::dict& dict) {
 }
 
 ModelSpec to_spec(const nb::dict& dict) {
-  static constexpr const char* kFields[] = {"architecture",      "name",       "shape",      "rope",
-                                            "trained_positions", "vocab_size", "fingerprint"};
+  static constexpr const char* kFields[] = {
+      "architecture",      "name",       "shape",    "rope",
+      "trained_positions", "vocab_size", "key_bias", "fingerprint"};
   check_fields("model spec", dict, kFields);
   ModelSpec spec;
   spec.architecture = to_text("architecture", field_of(dict, "architecture"));
@@ -109,6 +110,12 @@ ModelSpec to_spec(const nb::dict& dict) {
   }
   spec.trained_positions = number_of(dict, "trained_positions");
   spec.vocab_size = number_of(dict, "vocab_size");
+  if (dict.contains("key_bias")) {
+    for (const nb::object& channel : to_items("key_bias", dict["key_bias"])) {
+      spec.key_bias.push_back(static_cast<float>(to_double("key_bias", channel)));
+    }
+    check(check_key_bias(spec.key_bias, spec.shape));
+  }
   spec.fingerprint = to_hash("fingerprint", field_of(dict, "fingerprint"));
   return spec;
 }
@@ -132,7 +139,8 @@ void bind_spec(nb::module_& m) {
           [](ModelSpec* self, const nb::dict& fields) { new (self) ModelSpec(to_spec(fields)); },
           nb::arg("fields"))
       .def_static("from_dict", &to_spec, nb::arg("fields"),
-                  "architecture, shape, rope, trained_positions, vocab_size, fingerprint; raises "
+                  "architecture, shape, rope, trained_positions, vocab_size, fingerprint, and "
+                  "key_bias, [n_layers * n_kv_heads * head_dim_k], where there is one; raises "
                   "ValueError for a field that is missing, unknown or out of range.")
       .def_ro("architecture", &ModelSpec::architecture)
       .def_prop_ro("fingerprint", [](const ModelSpec& spec) { return spec.fingerprint.to_hex(); })

@@ -20,8 +20,28 @@ std::uint32_t shard_heads(std::uint32_t heads, std::uint32_t shards) {
   return shards % heads == 0 ? 1 : 0;
 }
 
+/// What a rank's heads have of the model's key bias.
+std::vector<float> shard_key_bias(const ModelSpec& spec, std::uint32_t index,
+                                  std::uint32_t shards) {
+  if (spec.key_bias.empty() || shards == 1) {
+    return spec.key_bias;
+  }
+  const std::uint32_t heads = spec.shape.n_kv_heads;
+  const std::size_t count = shard_heads(heads, shards) * std::size_t{spec.shape.head_dim_k};
+  // Of fewer heads than ranks each head is several neighbouring ranks'.
+  const std::size_t first = heads >= shards ? index * count : index / (shards / heads) * count;
+  std::vector<float> own;
+  for (std::uint32_t layer = 0; layer < spec.shape.n_layers; ++layer) {
+    const float* row = spec.key_bias.data() + layer * spec.shape.k_elements() + first;
+    own.insert(own.end(), row, row + count);
+  }
+  return own;
+}
+
 Status check_options(const RankStoreOptions& options) {
   INFERSCALE_RETURN_IF_ERROR(options.spec.shape.validate().with_context("spec.shape"));
+  INFERSCALE_RETURN_IF_ERROR(
+      check_key_bias(options.spec.key_bias, options.spec.shape).with_context("spec"));
   INFERSCALE_RETURN_IF_ERROR(options.spec.rope.validate().with_context("spec.rope"));
   if (options.spec.rope.rotary_dim > options.spec.shape.head_dim_k) {
     return invalid_argument(
@@ -86,8 +106,10 @@ RankStore::RankStore(RankStoreOptions options, const KvShape& shape,
 
 Result<std::unique_ptr<RankStore>> RankStore::open(RankStoreOptions options) {
   INFERSCALE_RETURN_IF_ERROR(check_options(options));
-  INFERSCALE_ASSIGN_OR_RETURN(std::shared_ptr<const RopeTable> rope,
-                              RopeTable::build(options.spec.rope, options.max_positions));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      std::shared_ptr<const RopeTable> rope,
+      RopeTable::build(options.spec.rope, options.max_positions,
+                       shard_key_bias(options.spec, options.shard_index, options.shard_count)));
   KvShape shape = options.spec.shape;
   shape.n_kv_heads = shard_heads(shape.n_kv_heads, options.shard_count);
   auto files = std::make_shared<Files>();

@@ -172,7 +172,7 @@ Result<RecordBuilder*> RankStore::build(PendingCapture& pending, std::size_t ite
 Result<std::vector<float>> RankStore::first_layer_keys(PendingCapture& pending,
                                                        std::size_t item) const {
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder * builder, build(pending, item));
-  return layer_keys_as_floats(*builder, 0);
+  return layer_keys_as_floats(*builder, 0, *rope_);
 }
 
 Status RankStore::store(PendingCapture& pending, std::size_t item) {

@@ -99,6 +99,11 @@ Status check_cache(const ConstCacheLayout& cache, const RopeTable& table) {
     return invalid_argument("rotary_dim of the table is " + text(table.spec().rotary_dim) +
                             "; the cache's head_dim_k allows 0.." + text(shape.head_dim_k));
   }
+  const std::size_t biased = shape.n_layers * shape.k_elements();
+  if (!table.key_bias().empty() && table.key_bias().size() != biased) {
+    return invalid_argument("key_bias of the table has " + text(table.key_bias().size()) +
+                            " elements; the cache's keys have " + text(biased));
+  }
   return Status();
 }
 

@@ -18,7 +18,8 @@ struct TokenRun {
 };
 
 /// Checks a cache by itself and against the table: known dtype, valid shape, a pointer per layer,
-/// rows and heads that do not overlap and stay addressable, rotary_dim within a head.
+/// rows and heads that do not overlap and stay addressable, rotary_dim within a head, a key bias of
+/// that shape or none.
 /// Errors: kInvalidArgument that names the field and the accepted range.
 [[nodiscard]] Status check_cache(const ConstCacheLayout& cache, const RopeTable& table);
 

@@ -267,6 +267,25 @@ HWY_INLINE void store_quotients(E4m3 /* element */, DF df, hn::Vec<DF> quotient,
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
+// row + channels, or row - channels.
+template <bool kAdd, class E>
+HWY_INLINE void add_channels(E element, const std::byte* channels, float* row, std::size_t count) {
+  std::size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (; i + lanes <= count; i += lanes) {
+    const auto channel = load_lanes(element, d, channels + i * E::kBytes);
+    const auto value = hn::LoadU(d, row + i);
+    hn::StoreU(kAdd ? hn::Add(value, channel) : hn::Sub(value, channel), d, row + i);
+  }
+#endif
+  for (; i < count; ++i) {
+    const float channel = element.load_one(channels + i * E::kBytes);
+    row[i] = kAdd ? row[i] + channel : row[i] - channel;
+  }
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace inferscale::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -18,6 +18,7 @@ class Capturer {
            RecordBuilder& builder)
       : cache_(cache),
         source_(source),
+        table_(table),
         builder_(builder),
         element_(codec_element_bytes(cache.dtype)),
         keys_(cache.k_strides, cache.rows_per_block, element_),
@@ -76,6 +77,7 @@ class Capturer {
       rows.source = tile.rows(cache, 0, count_);
     }
     if (keys) {
+      rows.target_bias = table_.key_bias_of(layer, cache_.shape);
       kernels::rotate_rows(rows, rotations_.from(0));
     } else {
       kernels::convert_rows(rows);
@@ -84,6 +86,7 @@ class Capturer {
 
   const ConstCacheLayout& cache_;
   const CaptureSource& source_;
+  const RopeTable& table_;
   RecordBuilder& builder_;
   const std::size_t element_;
   kernels::CacheTile keys_;

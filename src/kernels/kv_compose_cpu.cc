@@ -46,6 +46,7 @@ class Composer {
  public:
   Composer(std::span<const ComposeItem> items, const RopeTable& table, const CacheLayout& cache)
       : items_(items),
+        table_(table),
         cache_(cache),
         element_(codec_element_bytes(cache.dtype)),
         keys_(cache.k_strides, cache.rows_per_block, element_),
@@ -160,6 +161,7 @@ class Composer {
         cache_.shape.n_kv_heads);
     if (part.keys) {
       rows.source_means = record.layer_part(layer, KvPart::kKMeans);
+      rows.source_bias = table_.key_bias_of(layer, cache_.shape);
     }
     rows.source_codec = record.meta().codec;
     rows.target_codec = cache_.dtype;
@@ -170,6 +172,7 @@ class Composer {
   }
 
   std::span<const ComposeItem> items_;
+  const RopeTable& table_;
   const CacheLayout& cache_;
   const std::size_t element_;
   CacheTile keys_;

@@ -52,6 +52,11 @@ struct RowMove {
   /// and taken away from the target's.
   const std::byte* source_means = nullptr;
   const std::byte* target_means = nullptr;
+  /// [n_heads][head_dim], null without: what is added to the source's rows before anything else is
+  /// done with them, and taken away from the target's last of all; in fp32, before they are
+  /// rounded.
+  const float* source_bias = nullptr;
+  const float* target_bias = nullptr;
   KvCodec source_codec = KvCodec::kF16;
   KvCodec target_codec = KvCodec::kF16;
   std::size_t n_tokens = 0;
@@ -79,7 +84,7 @@ struct Rotation {
 /// Copies rows bit for bit, or converts: to f32 exactly, to f16 and bf16 to nearest even, to a
 /// scaled codec as kernels/quantized.h says (a head that it cannot hold gets a NaN as its scale).
 /// From kQ4 to itself this is a conversion too, which gives other bytes.
-/// REQUIRES of a scaled target, and of a source in kQ4: head_dim <= 1024.
+/// REQUIRES of a scaled target, of a source in kQ4, and of a bias: head_dim <= 1024.
 void convert_rows(const RowMove& move);
 
 /// Turns the first rotary_dim elements of each head in fp32, rounding once to the target's type;

@@ -177,33 +177,115 @@ HWY_INLINE const std::byte* means_of_head(const std::byte* means, std::size_t he
   return means == nullptr ? nullptr : means + head * head_dim * F16::kBytes;
 }
 
-// Calls `visit` with the source's element and both places of every head. The target of a scaled
-// move is a row of floats, which is quantised afterwards; a source in kQ4 is made one before.
+// Calls `visit` with the element type of a target; a scaled one's is F32, by way of floats.
+template <class Visit>
+void with_target(KvCodec codec, const Visit& visit) {
+  switch (codec) {
+    case KvCodec::kF16:
+      return visit(F16());
+    case KvCodec::kBf16:
+      return visit(Bf16());
+    case KvCodec::kF32:
+    case KvCodec::kQ8:
+    case KvCodec::kFp8E4m3:
+    case KvCodec::kQ4:
+      return visit(F32());
+  }
+}
+
+// The same of a source; that of kQ4 is F32, by way of floats.
+template <class Visit>
+void with_source(KvCodec codec, const Visit& visit) {
+  switch (codec) {
+    case KvCodec::kF16:
+      return visit(F16());
+    case KvCodec::kF32:
+    case KvCodec::kQ4:
+      return visit(F32());
+    case KvCodec::kBf16:
+      return visit(Bf16());
+    case KvCodec::kQ8:
+      return visit(Q8());
+    case KvCodec::kFp8E4m3:
+      return visit(E4m3());
+  }
+}
+
+// `bias` as in RowMove, of all heads; row + bias or row - bias.
+template <bool kAdd>
+HWY_INLINE void add_bias(const float* bias, std::size_t head, std::size_t head_dim, float* row) {
+  if (bias != nullptr) {
+    const float* channels = bias + head * head_dim;
+    add_channels<kAdd>(F32(), reinterpret_cast<const std::byte*>(channels), row, head_dim);
+  }
+}
+
+// Head `head` of a token as floats; `index`: of its scale.
+void unpack_head(const RowMove& move, std::size_t head, std::size_t index, const std::byte* from,
+                 float* row) {
+  if (move.source_codec == KvCodec::kQ4) {
+    unpack_q4(from, move.head_dim, move.source_scales[index],
+              means_of_head(move.source_means, head, move.head_dim), row);
+  } else {
+    with_source(move.source_codec, [&](auto source) HWY_ATTR {
+      if constexpr (requires { source.scale; }) {
+        source.scale = move.source_scales[index];
+      }
+      convert_run<decltype(source), F32>(source, from, reinterpret_cast<std::byte*>(row),
+                                         move.head_dim);
+    });
+  }
+  add_bias<true>(move.source_bias, head, move.head_dim, row);
+}
+
+// The reverse. The row is lost.
+void pack_head(const RowMove& move, std::size_t head, std::size_t index, float* row,
+               std::byte* to) {
+  add_bias<false>(move.target_bias, head, move.head_dim, row);
+  if (codec_is_scaled(move.target_codec)) {
+    quantise_run(move.target_codec, row, to, move.head_dim,
+                 means_of_head(move.target_means, head, move.head_dim), move.target_scales + index);
+    return;
+  }
+  with_target(move.target_codec, [&](auto target) HWY_ATTR {
+    convert_run<F32, decltype(target)>(F32(), reinterpret_cast<const std::byte*>(row), to,
+                                       move.head_dim);
+  });
+}
+
+// Whether heads go by way of a row of floats before they are moved, and after.
+HWY_INLINE bool unpacks(const RowMove& move) {
+  return move.source_codec == KvCodec::kQ4 || move.source_bias != nullptr;
+}
+
+HWY_INLINE bool packs(const RowMove& move) {
+  return codec_is_scaled(move.target_codec) || move.target_bias != nullptr;
+}
+
+// Calls `visit` with the source's element and both places of every head.
 template <class S, class Visit>
 HWY_INLINE void for_heads(const RowMove& move, const Visit& visit) {
   HWY_ALIGN float row[kMaxHead];
   HWY_ALIGN float unpacked[kMaxHead];
-  const bool quantised = codec_is_scaled(move.target_codec);
-  const bool packed = std::is_same_v<S, F32> && move.source_codec == KvCodec::kQ4;
+  const bool before = std::is_same_v<S, F32> && unpacks(move);
+  const bool after = packs(move);
   S source;
   for (std::size_t t = 0; t < move.n_tokens; ++t) {
     const std::byte* from = move.source.token(t);
     std::byte* to = move.target.token(t);
     for (std::size_t h = 0; h < move.n_heads; ++h) {
       const std::size_t head = t * move.n_heads + h;
-      if constexpr (std::is_same_v<S, Q8> || std::is_same_v<S, E4m3>) {
+      if constexpr (requires { source.scale; }) {
         source.scale = move.source_scales[head];
       }
       const std::byte* elements = from;
-      if (packed) {
-        unpack_q4(from, move.head_dim, move.source_scales[head],
-                  means_of_head(move.source_means, h, move.head_dim), unpacked);
+      if (before) {
+        unpack_head(move, h, head, from, unpacked);
         elements = reinterpret_cast<const std::byte*>(unpacked);
       }
-      if (quantised) {
+      if (after) {
         visit(source, t, elements, reinterpret_cast<std::byte*>(row));
-        quantise_run(move.target_codec, row, to, move.head_dim,
-                     means_of_head(move.target_means, h, move.head_dim), move.target_scales + head);
+        pack_head(move, h, head, row, to);
       } else {
         visit(source, t, elements, to);
       }
@@ -237,38 +319,12 @@ void rotate_rows_of(const RowMove& move, const Rotation& rotation) {
   });
 }
 
-template <class Visit>
-void with_target(KvCodec codec, const Visit& visit) {
-  switch (codec) {
-    case KvCodec::kF16:
-      return visit(F16());
-    case KvCodec::kBf16:
-      return visit(Bf16());
-    case KvCodec::kF32:
-    case KvCodec::kQ8:
-    case KvCodec::kFp8E4m3:
-    case KvCodec::kQ4:  // by way of floats
-      return visit(F32());
-  }
-}
-
-// Calls `visit` with the two element types; a scaled target's is F32, and so is that of kQ4.
+// Calls `visit` with the two element types that heads have as they are moved.
 template <class Visit>
 void with_elements(const RowMove& move, const Visit& visit) {
-  with_target(move.target_codec, [&](auto target) {
-    switch (move.source_codec) {
-      case KvCodec::kF16:
-        return visit(F16(), target);
-      case KvCodec::kF32:
-      case KvCodec::kQ4:
-        return visit(F32(), target);
-      case KvCodec::kBf16:
-        return visit(Bf16(), target);
-      case KvCodec::kQ8:
-        return visit(Q8(), target);
-      case KvCodec::kFp8E4m3:
-        return visit(E4m3(), target);
-    }
+  with_target(packs(move) ? KvCodec::kF32 : move.target_codec, [&](auto target) {
+    with_source(unpacks(move) ? KvCodec::kF32 : move.source_codec,
+                [&](auto source) { visit(source, target); });
   });
 }
 
@@ -304,8 +360,9 @@ HWY_EXPORT(rotate_rows_target);
 // Joins heads that follow one another on both sides, then rows that do, so that an unpadded layout
 // is moved in one run.
 RowMove joined(RowMove move) {
-  if (codec_is_scaled(move.source_codec) || codec_is_scaled(move.target_codec)) {
-    return move;  // heads have scales of their own
+  if (codec_is_scaled(move.source_codec) || codec_is_scaled(move.target_codec) ||
+      move.source_bias != nullptr || move.target_bias != nullptr) {
+    return move;  // heads have scales or channels of their own
   }
   const std::size_t source_bytes = codec_element_bytes(move.source_codec);
   const std::size_t target_bytes = codec_element_bytes(move.target_codec);

@@ -82,25 +82,6 @@ HWY_INLINE void transform(float* row, std::size_t count, std::size_t block) {
   }
 }
 
-// row + sign * means; `means` are f16.
-template <bool kAdd>
-HWY_INLINE void add_means(const std::byte* means, float* row, std::size_t count) {
-  std::size_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::ScalableTag<float> d;
-  const std::size_t lanes = hn::Lanes(d);
-  for (; i + lanes <= count; i += lanes) {
-    const auto mean = load_lanes(F16(), d, means + i * F16::kBytes);
-    const auto value = hn::LoadU(d, row + i);
-    hn::StoreU(kAdd ? hn::Add(value, mean) : hn::Sub(value, mean), d, row + i);
-  }
-#endif
-  for (; i < count; ++i) {
-    const float mean = F16::load_one(means + i * F16::kBytes);
-    row[i] = kAdd ? row[i] + mean : row[i] - mean;
-  }
-}
-
 HWY_INLINE float level_of(std::byte nibble, float scale) {
   return (static_cast<float>(static_cast<std::uint8_t>(nibble)) - 7.5F) * scale;
 }
@@ -143,7 +124,7 @@ HWY_INLINE void unpack_q4(const std::byte* from, std::size_t count, float scale,
     transform(row, count, transform_block(count));
   }
   if (means != nullptr) {
-    add_means<true>(means, row, count);
+    add_channels<true>(F16(), means, row, count);
   }
 }
 
@@ -151,7 +132,7 @@ HWY_INLINE void unpack_q4(const std::byte* from, std::size_t count, float scale,
 // sum overflows, and transformed.
 HWY_INLINE void prepare_q4(float* row, std::size_t count, const std::byte* means) {
   if (means != nullptr) {
-    add_means<false>(means, row, count);
+    add_channels<false>(F16(), means, row, count);
   }
   const std::size_t block = transform_block(count);
   const float part = 1.0F / static_cast<float>(block);

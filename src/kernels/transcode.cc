@@ -122,8 +122,10 @@ Result<std::shared_ptr<const Record>> seal_as(RecordBuilder builder, KvCodec cod
   return transcode_record(*record, codec);
 }
 
-std::vector<float> layer_keys_as_floats(RecordBuilder& builder, std::uint32_t layer) {
+std::vector<float> layer_keys_as_floats(RecordBuilder& builder, std::uint32_t layer,
+                                        const RopeTable& table) {
   kernels::RowMove move = move_from(builder, layer, KvPart::kK);
+  move.source_bias = table.key_bias_of(layer, builder.meta().shape);
   std::vector<float> keys(move.n_tokens * move.n_heads * move.head_dim);
   move.target_codec = KvCodec::kF32;
   move.target = kernels::packed_rows(reinterpret_cast<std::byte*>(keys.data()), 0, move.n_heads,

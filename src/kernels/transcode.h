@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "inferscale/kv_record.h"
+#include "inferscale/model_spec.h"
 #include "inferscale/status.h"
 
 namespace inferscale {
@@ -26,7 +27,9 @@ namespace inferscale {
 /// transcode_record.
 [[nodiscard]] Result<std::shared_ptr<const Record>> seal_as(RecordBuilder builder, KvCodec codec);
 
-/// The keys of a layer that was filled, in fp32: [n_tokens][n_kv_heads][head_dim_k].
-[[nodiscard]] std::vector<float> layer_keys_as_floats(RecordBuilder& builder, std::uint32_t layer);
+/// The keys of a layer that was filled, in fp32: [n_tokens][n_kv_heads][head_dim_k]; with the bias
+/// that the table says the model adds, so that they are as exact, for their size, as the cache was.
+[[nodiscard]] std::vector<float> layer_keys_as_floats(RecordBuilder& builder, std::uint32_t layer,
+                                                      const RopeTable& table);
 
 }  // namespace inferscale

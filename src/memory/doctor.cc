@@ -43,11 +43,12 @@ void check_engine(const Result<EngineParts*>& parts, std::vector<DoctorCheck>& c
     return;
   }
   const EngineInfo& info = (*parts)->engine->info();
-  checks.push_back({"model", true,
-                    fmt::format("{} ({}), {} layers, fingerprint {}, {} tokens of context, {}",
-                                info.model.name, info.model.architecture, info.model.shape.n_layers,
-                                info.model.fingerprint.to_hex().substr(0, 12), info.context_tokens,
-                                info.library)});
+  checks.push_back(
+      {"model", true,
+       fmt::format("{} ({}), {} layers, fingerprint {}, {} tokens of context, {}{}",
+                   info.model.name, info.model.architecture, info.model.shape.n_layers,
+                   info.model.fingerprint.to_hex().substr(0, 12), info.context_tokens, info.library,
+                   info.model.key_bias.empty() ? "" : ", records without key bias")});
   checks.push_back(
       {"state_layout_and_rope", info.injection,
        info.injection ? "the engine's cache layout and the rotation of its keys are as expected"

@@ -51,6 +51,9 @@ class GgufFile {
   /// kDataLoss when type or size are others, kUnavailable.
   [[nodiscard]] Result<std::optional<std::vector<float>>> f32_tensor(const char* name,
                                                                      std::size_t count) const;
+  /// The same of a tensor in f32, f16 or bf16; nothing when it has another type.
+  [[nodiscard]] Result<std::optional<std::vector<float>>> float_tensor(const char* name,
+                                                                       std::size_t count) const;
 
  private:
   GgufFile() = default;
@@ -58,6 +61,7 @@ class GgufFile {
   [[nodiscard]] Status check_header() const;
   [[nodiscard]] Status parse();
   [[nodiscard]] Status check_tensor_bounds() const;
+  [[nodiscard]] Status read_tensor(std::int64_t id, std::size_t bytes, void* to) const;
   [[nodiscard]] Status wrong_type(const std::string& key, const char* expected) const;
   template <typename T, typename Getter>
   [[nodiscard]] Result<std::optional<T>> scalar(const std::string& key, int type,

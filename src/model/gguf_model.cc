@@ -155,13 +155,27 @@ Result<KvShape> read_shape(const GgufFile& file, const std::string& architecture
   return shape;
 }
 
-Hash128 make_fingerprint(const Hash128& content, const ModelSpec& spec,
-                         const FingerprintOptions& options) {
-  HashMessage message;
-  message.add_text("inferscale model 1").add_hash(content).add_text(spec.architecture);
-  message.add_text(spec.rope.canonical_bytes());
-  message.add_text(options.adapter_id).add_text(options.engine_settings);
-  return sha256_128(message.bytes());
+/// What every layer adds to its keys before it rotates them; nothing where that is not so: when a
+/// layer adds none or normalises the sum, or the bias is part of a fused tensor.
+Result<std::vector<float>> read_key_bias(const GgufFile& file, const KvShape& shape) {
+  std::vector<float> bias;
+  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+    const std::string block = fmt::format("blk.{}.", layer);
+    const std::string name = block + "attn_k.bias";
+    INFERSCALE_ASSIGN_OR_RETURN(const auto row,
+                                file.float_tensor(name.c_str(), shape.k_elements()));
+    if (!row || file.has_tensor((block + "attn_k_norm.weight").c_str())) {
+      return std::vector<float>();
+    }
+    bias.insert(bias.end(), row->begin(), row->end());
+  }
+  if (const Status valid = check_key_bias(bias, shape); !valid.ok()) {
+    return data_loss(fmt::format("model {}: {}", file.path().string(), valid.message()));
+  }
+  if (std::all_of(bias.begin(), bias.end(), [](float channel) { return channel == 0; })) {
+    bias.clear();
+  }
+  return bias;
 }
 
 Result<ModelSpec> read_and_check(const std::filesystem::path& gguf,
@@ -179,14 +193,28 @@ Result<ModelSpec> read_and_check(const std::filesystem::path& gguf,
   INFERSCALE_ASSIGN_OR_RETURN(
       spec.rope,
       read_rope_spec(file, spec.architecture, spec.shape.head_dim_k, spec.trained_positions));
+  INFERSCALE_ASSIGN_OR_RETURN(spec.key_bias, read_key_bias(file, spec.shape));
   INFERSCALE_ASSIGN_OR_RETURN(spec.vocab_size, check_vocabulary(file));
   INFERSCALE_ASSIGN_OR_RETURN(const Hash128 content,
                               file_content_hash(file.descriptor(), gguf, options.cache_directory));
-  spec.fingerprint = make_fingerprint(content, spec, options);
+  spec.fingerprint = model_fingerprint(content, spec, options);
   return spec;
 }
 
 }  // namespace
+
+Hash128 model_fingerprint(const Hash128& content, const ModelSpec& spec,
+                          const FingerprintOptions& options) {
+  HashMessage message;
+  message.add_text("inferscale model 1").add_hash(content).add_text(spec.architecture);
+  message.add_text(spec.rope.canonical_bytes());
+  message.add_text(options.adapter_id).add_text(options.engine_settings);
+  if (!spec.key_bias.empty()) {
+    // Records of before this was known hold keys with the bias. Its values are in `content`.
+    message.add_text("keys without bias 1");
+  }
+  return sha256_128(message.bytes());
+}
 
 std::string supported_families() {
   return fmt::format("{}", fmt::join(std::begin(kFamilies), std::end(kFamilies), ", "));

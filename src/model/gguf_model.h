@@ -15,6 +15,10 @@ struct FingerprintOptions {
                                 ///< override type
 };
 
+/// What `ModelSpec::fingerprint` is, from the content of the weights and the rest of the spec.
+[[nodiscard]] Hash128 model_fingerprint(const Hash128& content, const ModelSpec& spec,
+                                        const FingerprintOptions& options);
+
 /// The model families that are supported, for messages: "llama, qwen2, qwen3, granite, olmo2".
 [[nodiscard]] std::string supported_families();
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace inferscale {
 namespace {
 
@@ -23,6 +26,18 @@ Status KvShape::validate() const {
   INFERSCALE_RETURN_IF_ERROR(check_size("head_dim_v", head_dim_v));
   if (head_dim_k % 2 != 0) {
     return invalid_argument(fmt::format("head_dim_k must be even, not {}", head_dim_k));
+  }
+  return Status();
+}
+
+Status check_key_bias(std::span<const float> key_bias, const KvShape& shape) {
+  const std::size_t expected = shape.n_layers * shape.k_elements();
+  if (!key_bias.empty() && key_bias.size() != expected) {
+    return invalid_argument(
+        fmt::format("key_bias must have {} elements or none, not {}", expected, key_bias.size()));
+  }
+  if (!std::all_of(key_bias.begin(), key_bias.end(), [](float b) { return std::isfinite(b); })) {
+    return invalid_argument("key_bias has an element that is not finite");
   }
   return Status();
 }

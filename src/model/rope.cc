@@ -5,6 +5,7 @@
 #include <cmath>
 #include <new>
 #include <numbers>
+#include <utility>
 
 #include "base/hash.h"
 #include "inferscale/model_spec.h"
@@ -149,11 +150,15 @@ std::string RopeSpec::canonical_bytes() const {
 }
 
 Result<std::shared_ptr<const RopeTable>> RopeTable::build(const RopeSpec& spec,
-                                                          std::uint32_t max_positions) {
+                                                          std::uint32_t max_positions,
+                                                          std::vector<float> key_bias) {
   INFERSCALE_RETURN_IF_ERROR(spec.validate());
   if (max_positions < 1 || max_positions > kMaxPositions) {
     return invalid_argument(
         fmt::format("max_positions must be in 1..{}, not {}", kMaxPositions, max_positions));
+  }
+  if (!std::all_of(key_bias.begin(), key_bias.end(), [](float b) { return std::isfinite(b); })) {
+    return invalid_argument("key_bias has an element that is not finite");
   }
   try {
     const std::shared_ptr<RopeTable> table(new RopeTable);
@@ -161,6 +166,7 @@ Result<std::shared_ptr<const RopeTable>> RopeTable::build(const RopeSpec& spec,
     const double scale = spec.mscale();
     table->spec_ = spec;
     table->max_positions_ = max_positions;
+    table->key_bias_ = std::move(key_bias);
     table->inverse_norm_ = static_cast<float>(1.0 / (scale * scale));
     table->cos_.reserve(frequencies.size() * max_positions);
     table->sin_.reserve(frequencies.size() * max_positions);

@@ -9,7 +9,6 @@
 namespace inferscale::cuda {
 namespace {
 
-constexpr std::uint32_t kPositions = 16384;
 constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
 constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8,
                                KvCodec::kFp8E4m3};
@@ -84,8 +83,8 @@ RecordBuilder builder_of(const KvShape& shape, KvCodec codec, std::size_t n_toke
 RecordBuilder capture_on_cpu(const MoveCase& c, KvCodec codec, const CacheImage& image,
                              const std::vector<std::uint32_t>& rows, std::uint32_t position) {
   RecordBuilder builder = builder_of(c.shape, codec, rows.size());
-  const Status status = kv_capture(image.at(image.bytes.data()), {position, 0, rows},
-                                   *kernels::table_of(rope_of(c), kPositions), builder);
+  const Status status =
+      kv_capture(image.at(image.bytes.data()), {position, 0, rows}, *table_of(c), builder);
   EXPECT_TRUE(status.ok()) << status.to_string();
   return builder;
 }
@@ -93,7 +92,7 @@ RecordBuilder capture_on_cpu(const MoveCase& c, KvCodec codec, const CacheImage&
 // By the device's code, one thread after the other, straight into records.
 void capture_on_host(const MoveCase& c, KvCodec codec, CacheImage* image, const Scene& scene,
                      std::vector<RecordBuilder>* records) {
-  const auto table = kernels::table_of(rope_of(c), kPositions);
+  const auto table = table_of(c);
   RowMoves moves;
   MoveKind kind;
   kind.capture = true;
@@ -123,8 +122,7 @@ void capture_on_host(const MoveCase& c, KvCodec codec, CacheImage* image, const 
   moves.tokens = tokens.data();
   moves.n_tokens = static_cast<std::uint32_t>(tokens.size());
   moves.layers = layers.data();
-  moves.cos = table->cos_row(0);
-  moves.sin = table->sin_row(0);
+  use_table(*table, &moves);
   run_moves_on_host(moves, kind);
 }
 
@@ -152,7 +150,7 @@ TEST(CudaCaptureCode, GivesWhatTheCpuGives) {
 
 std::unique_ptr<CudaCapturer> capturer_of(const MoveCase& c, const ConstCacheLayout& cache,
                                           const CudaCapturer::Options& options) {
-  auto rope = DeviceRope::upload(kernels::table_of(rope_of(c), kPositions));
+  auto rope = DeviceRope::upload(table_of(c));
   EXPECT_TRUE(rope.ok());
   auto capturer = CudaCapturer::create(*rope, cache, options);
   EXPECT_TRUE(capturer.ok()) << capturer.status().to_string();

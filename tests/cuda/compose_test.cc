@@ -7,7 +7,6 @@
 namespace inferscale::cuda {
 namespace {
 
-constexpr std::uint32_t kPositions = 16384;
 constexpr KvCodec kDtypes[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32};
 constexpr KvCodec kCodecs[] = {KvCodec::kF16, KvCodec::kBf16, KvCodec::kF32, KvCodec::kQ8,
                                KvCodec::kFp8E4m3};
@@ -54,8 +53,7 @@ void compose_on_host(const PagedRecords& records, const PageLayout& pages, const
   layers.insert(layers.end(), layout.v.begin(), layout.v.end());
   moves.tokens = tokens.data();
   moves.layers = layers.data();
-  moves.cos = table.cos_row(0);
-  moves.sin = table.sin_row(0);
+  use_table(table, &moves);
   run_moves_on_host(moves, kind);
 }
 
@@ -68,7 +66,7 @@ std::string trace(const MoveCase& c, KvCodec codec, KvCodec dtype, CacheKind kin
 TEST(CudaComposeCode, GivesWhatTheCpuGives) {
   const Scene scene;
   for (const MoveCase& c : move_cases()) {
-    const auto table = kernels::table_of(rope_of(c), kPositions);
+    const auto table = table_of(c);
     for (const KvCodec codec : kCodecs) {
       const PagedRecords records(pages_of(c, codec), scene.tokens, {});
       for (const KvCodec dtype : kDtypes) {
@@ -87,7 +85,7 @@ TEST(CudaComposeCode, GivesWhatTheCpuGives) {
 
 TEST(CudaComposeCode, WideWhereItCanBe) {
   const MoveCase llama = move_cases()[0];
-  const auto table = kernels::table_of(rope_of(llama), kPositions);
+  const auto table = table_of(llama);
   for (const CacheKind kind : kCacheKinds) {
     const CacheImage image(llama.shape, KvCodec::kBf16, kind, 64);
     std::vector<std::byte> room(64);
@@ -105,7 +103,7 @@ TEST(CudaComposeCode, WideWhereItCanBe) {
 
 TEST(CudaComposeCode, RefusesWhatItCannotDo) {
   const MoveCase llama = move_cases()[0];
-  const auto table = kernels::table_of(rope_of(llama), kPositions);
+  const auto table = table_of(llama);
   const CacheImage image(llama.shape, KvCodec::kBf16, CacheKind::kNoBlocks, 64);
   ConstCacheLayout cache = image.at(image.bytes.data());
   RowMoves moves;
@@ -117,8 +115,7 @@ TEST(CudaComposeCode, RefusesWhatItCannotDo) {
 
 std::unique_ptr<CudaComposer> composer_of(const MoveCase& c, const CacheLayout& cache,
                                           const PageLayout& pages, std::uint32_t max_tokens) {
-  auto composer =
-      CudaComposer::create(kernels::table_of(rope_of(c), kPositions), cache, pages, max_tokens);
+  auto composer = CudaComposer::create(table_of(c), cache, pages, max_tokens);
   EXPECT_TRUE(composer.ok()) << composer.status().to_string();
   return composer.ok() ? std::move(*composer) : nullptr;
 }
@@ -133,7 +130,7 @@ void compose_and_compare(const MoveCase& c, KvCodec codec, KvCodec dtype, CacheK
   ASSERT_NE(composer, nullptr);
   const Status status = composer->compose(items_of(records, scene.placements), stream);
   ASSERT_TRUE(status.ok()) << status.to_string();
-  compose_on_cpu(records, scene.placements, *kernels::table_of(rope_of(c), kPositions), &want);
+  compose_on_cpu(records, scene.placements, *table_of(c), &want);
   ASSERT_TRUE(synchronize(stream).ok());
   from_device(device, &got.bytes);
   ASSERT_TRUE(same_cache(want, got, turned_of(c)));
@@ -201,7 +198,7 @@ TEST(CudaCompose, ManyCallsInFlight) {
   const MoveCase c = move_cases()[0];
   const PageLayout pages = pages_of(c, KvCodec::kF16);
   const PagedRecords records(pages, {28}, {MemoryKind::kDevice});
-  const auto table = kernels::table_of(rope_of(c), kPositions);
+  const auto table = table_of(c);
   constexpr std::uint32_t kCalls = 40;
   CacheImage want(c.shape, KvCodec::kF16, CacheKind::kApart, 28 * kCalls);
   CacheImage got = want;

@@ -21,9 +21,9 @@ std::size_t offset(const std::byte* value) { return reinterpret_cast<std::size_t
 
 // Are turned elements as alike as two ways to compute them in fp32 allow? One rounding to the type
 // that they are kept in, and the arithmetic's own error, which is relative to the pair's norm.
-bool alike(KvCodec codec, double want, double partner, double got) {
-  const double allowed =
-      kernels::last_place(codec, want) + std::hypot(want, partner) * std::ldexp(1.0, -22);
+bool alike(KvCodec codec, double want, double partner, double got, double bias) {
+  const double norm = std::hypot(std::fabs(want) + bias, std::fabs(partner) + bias);
+  const double allowed = kernels::last_place(codec, want) + norm * std::ldexp(1.0, -22);
   return std::fabs(want - got) <= allowed;
 }
 
@@ -119,6 +119,11 @@ std::vector<MoveCase> move_cases() {
           {"heads of 34 and 30", {1, 2, 34, 30}, 34, adjacent},
           {"the smallest heads", {2, 1, 2, 1}, 2, halves},
           {"heads of 130 and 129", {1, 2, 130, 129}, 126, adjacent},
+          {"Qwen2.5-7B, with its bias", {3, 4, 128, 128}, 128, halves, true},
+          {"a bias, adjacent", {5, 3, 64, 64}, 64, adjacent, true},
+          {"a bias, half turned", {3, 2, 128, 128}, 64, halves, true},
+          {"a bias, all but one chunk turned", {2, 3, 72, 72}, 64, halves, true},
+          {"a bias, heads of 130 and 129", {2, 2, 130, 129}, 126, adjacent, true},
           {"one long head", {2, 1, 1024, 1}, 1024, halves}};
 }
 
@@ -126,6 +131,17 @@ RopeSpec rope_of(const MoveCase& c) {
   // Llama 3's scaling by halves, YaRN (with mscale) where pairs are adjacent.
   return kernels::specs_of_every_scaling(c.pairing,
                                          c.rotary_dim)[c.pairing == RopePairing::kHalves ? 2 : 3];
+}
+
+std::shared_ptr<const RopeTable> table_of(const MoveCase& c) {
+  return kernels::table_of(rope_of(c), kPositions,
+                           c.biased ? kernels::large_bias(c.shape) : std::vector<float>());
+}
+
+void use_table(const RopeTable& table, RowMoves* moves) {
+  moves->cos = table.cos_row(0);
+  moves->sin = table.sin_row(0);
+  moves->key_bias = table.key_bias().empty() ? nullptr : table.key_bias().data();
 }
 
 PagedRecords::PagedRecords(const PageLayout& layout, const std::vector<std::uint32_t>& tokens,
@@ -225,7 +241,7 @@ std::vector<PagedItem> items_of(const PagedRecords& records,
     if (!same && !codec_is_scaled(codec) && at < turned.rotary_dim) {
       const std::byte* partner = want + (i - at + partner_of(at, turned)) * element;
       same = alike(codec, kernels::read_element(codec, w), kernels::read_element(codec, partner),
-                   kernels::read_element(codec, g));
+                   kernels::read_element(codec, g), turned.bias);
     }
     if (!same) {
       return ::testing::AssertionFailure()

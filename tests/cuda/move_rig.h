@@ -10,6 +10,7 @@
 #include "inferscale/kv_kernels.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kv_compose.h"
+#include "kernels/cuda/row_move.h"
 #include "kernels/page_layout.h"
 
 namespace inferscale::cuda {
@@ -57,9 +58,15 @@ struct MoveCase {
   KvShape shape;
   std::uint32_t rotary_dim = 0;
   RopePairing pairing = RopePairing::kHalves;
+  bool biased = false;  ///< the model adds something to its keys
 };
 std::vector<MoveCase> move_cases();
 RopeSpec rope_of(const MoveCase& c);
+inline constexpr std::uint32_t kPositions = 16384;
+/// With kernels::large_bias where the case has one.
+std::shared_ptr<const RopeTable> table_of(const MoveCase& c);
+/// What a move by the device's code on the host reads of a table.
+void use_table(const RopeTable& table, RowMoves* moves);
 
 /// Pages of a few records, in memory of the host or of the device, in no order.
 class PagedRecords {
@@ -105,8 +112,11 @@ std::vector<PagedItem> items_of(const PagedRecords& records,
 struct Turned {
   std::uint32_t rotary_dim = 0;
   RopePairing pairing = RopePairing::kHalves;
+  double bias = 0;  ///< the largest that was taken from them after they were turned
 };
-inline Turned turned_of(const MoveCase& c) { return {c.rotary_dim, c.pairing}; }
+inline Turned turned_of(const MoveCase& c) {
+  return {c.rotary_dim, c.pairing, c.biased ? 200.0 : 0.0};
+}
 
 /// Equal in every byte, but for turned elements of K: those within one rounding and the error of
 /// fp32 arithmetic.

@@ -247,6 +247,8 @@ TEST_P(EveryFamily, SelfTestPassesAndNoticesEveryRopeError) {
 
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily, ::testing::ValuesIn(all_random_models()),
                          [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Outliers, EveryFamily, ::testing::Values(outlier_model(200)),
+                         [](const auto& param) { return param.param.name; });
 
 TEST_F(EngineFallback, WhatCannotBeServedIsRefusedBeforeLoading) {
   LlamaEngineOptions bad = options();

@@ -56,7 +56,9 @@ LlamaRig::LlamaRig(const RigOptions& options) {
   spec_ = must(read_model_spec(options.model, {}), "read_model_spec");
   state_ = {StateForm::kPlain, spec_.shape, options.cache_dtype};
   const RopeSpec& rope = options.rope ? *options.rope : spec_.rope;
-  rope_ = must(RopeTable::build(rope, spec_.trained_positions), "RopeTable");
+  rope_ = must(RopeTable::build(rope, spec_.trained_positions,
+                                options.key_bias ? spec_.key_bias : std::vector<float>()),
+               "RopeTable");
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
   model_.reset(llama_model_load_from_file(options.model.c_str(), params));

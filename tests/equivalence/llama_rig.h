@@ -22,7 +22,8 @@ struct RigOptions {
   std::uint32_t cells = 512;  ///< positions may go beyond: up to the trained length
   std::uint32_t batch_tokens = 512;
   std::optional<RopeSpec> rope =
-      std::nullopt;  ///< instead of the model's, for tests that must fail
+      std::nullopt;      ///< instead of the model's, for tests that must fail
+  bool key_bias = true;  ///< whether records are without it, as the engine's are
 };
 
 /// A record's tokens and where they are to stand.

@@ -101,6 +101,24 @@ TEST_P(RandomGates, E2NoticesAWrongRopeSpec) {
   }
 }
 
+// A codec with one scale for a head: what it costs is decided by the keys without their bias.
+TEST(KeyBiasGate, OutliersCostAScaledCodecNothing) {
+  NamedModelOptions model = outlier_model(200);
+  model.name += "_of_200";
+  for (const KvCodec codec : {KvCodec::kQ8, KvCodec::kFp8E4m3}) {
+    double kl[2] = {};
+    for (const bool without : {false, true}) {
+      LlamaRig rig({.model = model_path(model), .key_bias = without});
+      EXPECT_FALSE(rig.spec().key_bias.empty());
+      JointContext context(rig, kContext, kQuestion);
+      context.prefill(1, codec);
+      kl[without ? 1 : 0] = context.inject(1).kl;
+    }
+    EXPECT_LT(kl[1], 0.1 * kl[0]) << "codec " << static_cast<int>(codec);
+    EXPECT_LT(kl[1], codec == KvCodec::kQ8 ? 1e-2 : 1e-1);
+  }
+}
+
 std::string param_name(const ::testing::TestParamInfo<Param>& param) {
   const CacheAndStore& setting = std::get<1>(param.param);
   return std::get<0>(param.param).name + "_cache_f" +

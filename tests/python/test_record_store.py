@@ -120,6 +120,28 @@ def test_round_trip(open_store, pairing, rope, codec, dtype, tolerance):
         np.testing.assert_allclose(v.astype(float), values, atol=tolerance)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_key_bias_is_no_part_of_records(open_store, known):
+    bias = 200.0 * (np.arange(LAYERS * HEADS * DIM) % 5 == 0)
+    spec = model(key_bias=list(bias)) if known else model()
+    store = open_store(spec, "q8")
+    keys, values = rows(1)
+    tokens = ids(1)
+    biased = keys + bias.reshape(LAYERS, 1, HEADS, DIM)
+    at_7 = rotated(biased, 7, "none", "halves").astype(np.float32)
+    store.capture(meta(tokens), tokens, 7, at_7, values.astype(np.float32))
+    k, v = empty()
+    store.compose([item(tokens, 333)], k, v)
+    error = np.abs(k - rotated(biased, 333, "none", "halves")).max()
+    assert error < 0.05 if known else error > 0.5  # a step is a 127th of the largest
+
+
+@pytest.mark.parametrize("bias", [[0.0] * 5, [float("nan")] * LAYERS * HEADS * DIM, "200", [None], 3])
+def test_a_key_bias_of_another_shape_is_refused(bias):
+    with pytest.raises((ValueError, TypeError), match="key_bias"):
+        model(key_bias=bias)
+
+
 @pytest.mark.parametrize("rope", ROPES)
 def test_rope_table(rope):
     cos, sin = _core.rope_table(model(rope), POSITIONS)

@@ -189,6 +189,7 @@ class Writer {
     if (options_.architecture == "qwen2") {
       add_random(block + "attn_q.bias", queries, 1, 0.0, 0.5);
       add_random(block + "attn_k.bias", keys, 1, 0.0, 1.5);  // larger, as in the models themselves
+      add_outliers(block + "attn_k.bias");
       add_random(block + "attn_v.bias", keys, 1, 0.0, 0.3);
     }
     if (options_.architecture == "qwen3") {
@@ -200,6 +201,15 @@ class Writer {
       add_norm(block + "attn_k_norm", keys, kQueryKey);
     }
     add_norm(block + (olmo2 ? "post_attention_norm" : "attn_norm"), options_.embedding, 1.0);
+  }
+
+  /// The slowest pair of a head is the last channels of its halves.
+  void add_outliers(const std::string& name) {
+    auto* bias = static_cast<float*>(ggml_get_tensor(tensors_.get(), name.c_str())->data);
+    for (std::uint32_t i = options_.head_dim / 2; i <= options_.kv_heads * options_.head_dim;
+         i += options_.head_dim / 2) {
+      bias[i - 1] += static_cast<float>(options_.key_outlier);
+    }
   }
 
   void add_feed_forward(const std::string& block) {
@@ -236,12 +246,21 @@ std::vector<NamedModelOptions> all_random_models() {
   add("llama_yarn", "llama", RopeScaling::kYarn);
   add("qwen2", "qwen2", RopeScaling::kNone);
   add("qwen2_yarn", "qwen2", RopeScaling::kYarn);
+  models.push_back(outlier_model(20));
   add("qwen3", "qwen3", RopeScaling::kNone);
   add("qwen3_yarn", "qwen3", RopeScaling::kYarn);
   add("granite", "granite", RopeScaling::kNone);
   add("olmo2", "olmo2", RopeScaling::kNone);
   models.back().options.layers = 3;
   return models;
+}
+
+NamedModelOptions outlier_model(double key_outlier) {
+  NamedModelOptions model{"qwen2_outliers", {}};
+  model.options.architecture = "qwen2";
+  model.options.freq_base = 1e6;
+  model.options.key_outlier = key_outlier;
+  return model;
 }
 
 TempDirectory::TempDirectory() {

@@ -33,6 +33,10 @@ struct RandomModelOptions {
   std::uint32_t original_context = 128;      ///< of kYarn
   double attn_factor = 1.0;                  ///< of kYarn; 1 leaves the key out
 
+  /// qwen2: added to the bias of every key, at the slowest pair; of hundreds in the models
+  /// themselves.
+  double key_outlier = 0;
+
   bool add_bos = false;  ///< whether the tokenizer puts <s> before a text
   /// Last changes to the metadata, for files that must be refused.
   std::function<void(gguf_context*)> edit;
@@ -50,6 +54,9 @@ struct NamedModelOptions {
   RandomModelOptions options;
 };
 [[nodiscard]] std::vector<NamedModelOptions> all_random_models();
+/// qwen2 whose keys have this outlier. It is in the list with 20; with 200, as in the models
+/// themselves, libllama's own logits change by 0.4 from one position to another.
+[[nodiscard]] NamedModelOptions outlier_model(double key_outlier);
 
 inline void PrintTo(const NamedModelOptions& model, std::ostream* out) { *out << model.name; }
 

@@ -68,6 +68,30 @@ def test_half_precision(engines, dtype, codec, tmp_path):
     assert engine.connector.faults.counts() == {}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_bias_of_keys_costs_a_scaled_codec_nothing(engines, known, tmp_path, monkeypatch):
+    """A head has one scale. Without the bias that its keys have, it is that of what they differ in."""
+    from inferscale.vllm import key_bias
+
+    if not known:
+        monkeypatch.setattr(key_bias, "read", lambda *_: [])
+    engine = start(engines, "qwen2, outliers", tmp_path, store_codec="q8")
+    info = engine.control.get("/v1/info")
+    assert info["injection"] is True, info["reason"]
+    client = Client.of(engine)
+    prompt = random_ids(260, 1)
+    record = client.range(prompt, 0, 241)
+    capture(engine, client, prompt, [record], client_salt="a")
+    injected = rows(engine, prompt, client.request(inject=[record["key"]], client_salt="b"))[0]
+    plain = rows(engine, prompt, client.request("text", client_salt="b"))[0]
+    assert np.abs(plain).max() > 190
+    bias = 200 * (np.arange(plain.shape[-1]) % 32 == 31)
+    half_a_step = np.abs(plain - bias).max() / 127 / 2
+    error = np.abs(injected - plain).max()
+    assert error <= 3 * half_a_step if known else error > 5 * half_a_step
+    assert engine.connector.faults.counts() == {}
+
+
 def test_an_engine_that_lays_rows_out_otherwise_writes_them_itself(engines, tmp_path, monkeypatch):
     from inferscale.vllm import model, probe
 

@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama", {"rope": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}}
     ),
     "qwen2": ("Qwen2", {"rope_theta": 1000000.0, "use_sliding_window": False}),
+    "qwen2, outliers": (
+        "Qwen2", {"rope_theta": 1000000.0, "use_sliding_window": False, "key_outlier": 200.0}
+    ),
     "qwen3": ("Qwen3", {"rope_theta": 1000000.0, "use_sliding_window": False}),
     "mistral": ("Mistral", {"sliding_window": None}),
 }
@@ -43,6 +46,7 @@ def make(name: str, folder: Path) -> str:
 
     kind, extra = FAMILIES[name]
     settings = SHAPE | extra
+    outlier = settings.pop("key_outlier", 0.0)
     rope = settings.pop("rope", None)
     if rope is not None:
         settings["rope_parameters"] = {"rope_theta": 10000.0} | rope
@@ -57,6 +61,11 @@ def make(name: str, folder: Path) -> str:
                 parameter.normal_(0.0, 0.15)  # far from uniform answers
             elif parameter.abs().sum() == 0:
                 parameter.normal_(0.0, 0.5)  # biases of keys, which rotation must carry along
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("k_proj.bias"):
+                # Where the models themselves have theirs: the slowest pair hardly tells positions apart.
+                half = SHAPE["head_dim"] // 2
+                parameter.view(-1, half)[:, -1] += outlier
     target = folder / name.replace(", ", "-")
     model.save_pretrained(target)
     return str(target)

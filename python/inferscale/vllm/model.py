@@ -210,16 +210,17 @@ def _llama3_factors(
     return factors
 
 
-def canonical_settings(vllm_config: Any, spec: dict[str, Any]) -> bytes:
-    """What besides the weights decides the KV; part of the fingerprint."""
+def canonical_settings(vllm_config: Any, spec: dict[str, Any], without_bias: bool) -> bytes:
+    """What besides the weights decides the KV, and whether records hold keys without the model's bias: those of
+    before that was known hold them with it. Part of the fingerprint."""
     model = vllm_config.model_config
-    return json.dumps(
-        {
-            "architecture": spec["architecture"],
-            "shape": spec["shape"],
-            "rope": spec["rope"],
-            "dtype": str(model.dtype),
-            "quantization": str(model.quantization),
-        },
-        sort_keys=True,
-    ).encode()
+    settings = {
+        "architecture": spec["architecture"],
+        "shape": spec["shape"],
+        "rope": spec["rope"],
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+    }
+    if without_bias:
+        settings["keys"] = "without bias 1"
+    return json.dumps(settings, sort_keys=True).encode()

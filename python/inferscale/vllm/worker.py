@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inferscale import _core
-from inferscale.vllm import layout, model, probe
+from inferscale.vllm import key_bias, layout, model, probe
 from inferscale.vllm.device_path import MAX_LOAD_TOKENS, DevicePath, cuda_stream, max_capture_tokens
 from inferscale.vllm.host_path import HostPath
 from inferscale.vllm.late_captures import Outbox
@@ -76,12 +76,13 @@ class WorkerSide:
     def _open_store(self) -> None:
         whole = model.spec_dict(self._config)
         files = model.weight_files(self._config)
-        canonical = model.canonical_settings(self._config, whole)
+        bias = key_bias.read(files, whole)
+        canonical = model.canonical_settings(self._config, whole, bool(bias))
         cache = str(self._settings.data_dir / "fingerprints")
         whole["fingerprint"] = _core.hf_fingerprint(files, canonical, cache)
         heads = self._config.model_config.get_num_kv_heads(self._config.parallel_config)
         self._shape = whole["shape"] | {"n_kv_heads": heads}  # of this rank
-        self._spec = _core.ModelSpec.from_dict(whole)
+        self._spec = _core.ModelSpec.from_dict(whole)  # what the start-up checks write has no bias
         self._max_positions = int(self._config.model_config.max_model_len)
         with _on_all_processors() as processors:
             # The engine's own threads, where it has any: between two of its own pieces of work they wait
@@ -92,7 +93,7 @@ class WorkerSide:
                 str(self._settings.data_dir / f"rank-{self._rank}"),
                 self._settings.host_budget,
                 self._settings.disk_budget,
-                self._spec,
+                _core.ModelSpec.from_dict(whole | {"key_bias": bias}),
                 self._codec,
                 self._rank,
                 self._n_ranks,

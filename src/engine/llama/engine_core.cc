@@ -124,7 +124,8 @@ Result<std::unique_ptr<LlamaCore>> LlamaCore::open(const LlamaEngineOptions& opt
   core->info.max_branches = options.max_branches;
   core->info.library = fmt::format("libllama {}", llama_version());
   const RopeSpec& rope = core->hooks->rope ? *core->hooks->rope : core->info.model.rope;
-  INFERSCALE_ASSIGN_OR_RETURN(core->rope, RopeTable::build(rope, core->info.context_tokens));
+  INFERSCALE_ASSIGN_OR_RETURN(
+      core->rope, RopeTable::build(rope, core->info.context_tokens, core->info.model.key_bias));
   INFERSCALE_ASSIGN_OR_RETURN(core->model, load_model(options.model));
   core->state = {StateForm::kPlain, core->info.model.shape, options.cache_dtype};
   INFERSCALE_RETURN_IF_ERROR(make_context(*core, options));

@@ -9,6 +9,7 @@
 
 #include "engine/llama/engine_core.h"
 #include "inferscale/kv_kernels.h"
+#include "kernels/transcode.h"
 
 namespace inferscale {
 namespace {
@@ -111,9 +112,7 @@ Result<std::vector<float>> unrotated_key(LlamaSequences& sequences, const StateS
   INFERSCALE_ASSIGN_OR_RETURN(RecordBuilder builder, RecordBuilder::create(meta, {&token, 1}));
   const CaptureSource source{static_cast<std::uint32_t>(probe.position), 0, {}};
   INFERSCALE_RETURN_IF_ERROR(kv_capture(view.rows, source, rope, builder));
-  std::vector<float> key(spec.shape.k_elements());
-  std::memcpy(key.data(), builder.layer_k(0), key.size() * sizeof(float));
-  return key;
+  return layer_keys_as_floats(builder, 0, rope);
 }
 
 /// How far two pairs may differ: both were rounded to the cache's type, and libllama computes

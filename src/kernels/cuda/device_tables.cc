@@ -20,6 +20,10 @@ Result<std::shared_ptr<const DeviceRope>> DeviceRope::upload(
   const std::size_t bytes = std::size_t{table->max_positions()} * table->pairs() * sizeof(float);
   INFERSCALE_ASSIGN_OR_RETURN(rope->cos_, uploaded(table->cos_row(0), bytes));
   INFERSCALE_ASSIGN_OR_RETURN(rope->sin_, uploaded(table->sin_row(0), bytes));
+  const std::span<const float> bias = table->key_bias();
+  if (!bias.empty()) {
+    INFERSCALE_ASSIGN_OR_RETURN(rope->key_bias_, uploaded(bias.data(), bias.size_bytes()));
+  }
   rope->table_ = std::move(table);
   return std::shared_ptr<const DeviceRope>(rope);
 }

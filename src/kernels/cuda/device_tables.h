@@ -9,12 +9,13 @@
 
 namespace inferscale::cuda {
 
-/// The cosines and sines of a RopeTable, in device memory. Immutable: any number of composers and
-/// capturers of its device may share it.
+/// The cosines, sines and key bias of a RopeTable, in device memory. Immutable: any number of
+/// composers and capturers of its device may share it.
 class DeviceRope {
  public:
   /// To the calling thread's device; returns when they are there. Memory: max_positions *
-  /// rotary_dim * 4 bytes. REQUIRES: table is not null. Errors: kResourceExhausted, kUnavailable.
+  /// rotary_dim * 4 bytes, and 4 for each element of the bias. REQUIRES: table is not null. Errors:
+  /// kResourceExhausted, kUnavailable.
   [[nodiscard]] static Result<std::shared_ptr<const DeviceRope>> upload(
       std::shared_ptr<const RopeTable> table);
 
@@ -22,6 +23,10 @@ class DeviceRope {
   [[nodiscard]] const RopeTable& table() const { return *table_; }
   [[nodiscard]] const float* cos() const { return reinterpret_cast<const float*>(cos_.data()); }
   [[nodiscard]] const float* sin() const { return reinterpret_cast<const float*>(sin_.data()); }
+  /// Null where the table has none.
+  [[nodiscard]] const float* key_bias() const {
+    return reinterpret_cast<const float*>(key_bias_.data());
+  }
 
  private:
   DeviceRope() = default;
@@ -29,6 +34,7 @@ class DeviceRope {
   std::shared_ptr<const RopeTable> table_;
   Buffer cos_;
   Buffer sin_;
+  Buffer key_bias_;
 };
 
 /// A cache's pointers as a move wants them: [2 n_layers], K and then V; in device memory.

@@ -70,6 +70,14 @@ INFERSCALE_HD float times_add(float a, float b, float c) {
 #endif
 }
 
+INFERSCALE_HD float plus(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
 INFERSCALE_HD float quotient(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fdiv_rn(a, b);

@@ -56,6 +56,7 @@ Result<std::unique_ptr<CudaCapturer>> CudaCapturer::create(
           .with_context("CudaCapturer"));
   self->moves_.cos = self->rope_->cos();
   self->moves_.sin = self->rope_->sin();
+  self->moves_.key_bias = self->rope_->key_bias();
   INFERSCALE_ASSIGN_OR_RETURN(self->layers_, cuda::upload_layers(cache));
   self->moves_.layers = reinterpret_cast<std::byte* const*>(self->layers_.data());
   INFERSCALE_ASSIGN_OR_RETURN(

@@ -50,6 +50,7 @@ Result<std::unique_ptr<CudaComposer>> CudaComposer::create(
   self->moves_.layers = reinterpret_cast<std::byte* const*>(self->layers_.data());
   self->moves_.cos = rope->cos();
   self->moves_.sin = rope->sin();
+  self->moves_.key_bias = rope->key_bias();
   self->rope_ = std::move(rope);
   return self;
 }

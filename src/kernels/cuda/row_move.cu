@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::uint32_t kThreads = 256;
 
-template <class P, class C, bool kAdjacent, bool kCapture>
+template <class P, class C, bool kAdjacent, bool kCapture, bool kBiased>
 __global__ void __launch_bounds__(kThreads) wide_kernel(const __grid_constant__ RowMoves moves) {
-  move_wide<P, C, kAdjacent, kCapture>(moves, blockIdx.x * kThreads + threadIdx.x);
+  move_wide<P, C, kAdjacent, kCapture, kBiased>(moves, blockIdx.x * kThreads + threadIdx.x);
 }
 
 template <bool kCapture>
@@ -67,9 +67,9 @@ struct Launcher {
   [[nodiscard]] std::uint32_t blocks() const {
     return (threads_of(moves) + kThreads - 1) / kThreads;
   }
-  template <class P, class C, bool kAdjacent, bool kCapture>
+  template <class P, class C, bool kAdjacent, bool kCapture, bool kBiased>
   Status wide() const {
-    wide_kernel<P, C, kAdjacent, kCapture><<<blocks(), kThreads, 0, stream>>>(moves);
+    wide_kernel<P, C, kAdjacent, kCapture, kBiased><<<blocks(), kThreads, 0, stream>>>(moves);
     return status_of(cudaGetLastError(), "launching the move of rows");
   }
   template <bool kCapture>
@@ -89,10 +89,10 @@ struct Launcher {
 struct Loop {
   const RowMoves& moves;
 
-  template <class P, class C, bool kAdjacent, bool kCapture>
+  template <class P, class C, bool kAdjacent, bool kCapture, bool kBiased>
   Status wide() const {
     for (std::uint32_t thread = 0; thread < threads_of(moves); ++thread) {
-      move_wide<P, C, kAdjacent, kCapture>(moves, thread);
+      move_wide<P, C, kAdjacent, kCapture, kBiased>(moves, thread);
     }
     return Status();
   }
@@ -111,28 +111,34 @@ struct Loop {
   }
 };
 
-template <class P, class C, class Executor>
+template <class P, class C, bool kBiased, class Executor>
 Status run_wide(const MoveKind& kind, const Executor& executor) {
   const bool adjacent = kind.pairing == RopePairing::kAdjacent;
   if constexpr (!P::kScaled) {
     if (kind.capture) {
-      return adjacent ? executor.template wide<P, C, true, true>()
-                      : executor.template wide<P, C, false, true>();
+      return adjacent ? executor.template wide<P, C, true, true, kBiased>()
+                      : executor.template wide<P, C, false, true, kBiased>();
     }
   }
-  return adjacent ? executor.template wide<P, C, true, false>()
-                  : executor.template wide<P, C, false, false>();
+  return adjacent ? executor.template wide<P, C, true, false, kBiased>()
+                  : executor.template wide<P, C, false, false, kBiased>();
+}
+
+template <class P, class C, class Executor>
+Status run_to(const MoveKind& kind, const Executor& executor) {
+  return executor.moves.key_bias == nullptr ? run_wide<P, C, false>(kind, executor)
+                                            : run_wide<P, C, true>(kind, executor);
 }
 
 template <class P, class Executor>
 Status run_from(const MoveKind& kind, const Executor& executor) {
   switch (kind.cache_codec) {
     case KvCodec::kF16:
-      return run_wide<P, HalfElement>(kind, executor);
+      return run_to<P, HalfElement>(kind, executor);
     case KvCodec::kBf16:
-      return run_wide<P, Bfloat16Element>(kind, executor);
+      return run_to<P, Bfloat16Element>(kind, executor);
     default:
-      return run_wide<P, FloatElement>(kind, executor);
+      return run_to<P, FloatElement>(kind, executor);
   }
 }
 

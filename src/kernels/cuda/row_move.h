@@ -43,6 +43,8 @@ struct RowMoves {
   std::byte* const* layers = nullptr;  ///< [2 n_layers]: the cache's K pointers, then its V
   const float* cos = nullptr;          ///< [positions][pairs]
   const float* sin = nullptr;
+  /// [n_layers][n_heads][dim_k] that keys of the packed side lack, or null
+  const float* key_bias = nullptr;
   std::uint32_t n_tokens = 0;
   std::uint32_t n_layers = 0;
   std::uint32_t n_heads = 0;

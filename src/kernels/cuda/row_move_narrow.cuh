@@ -42,17 +42,23 @@ INFERSCALE_HD void write_one(KvCodec codec, float value, std::byte* to) {
   memcpy(to, &bits, sizeof(bits));
 }
 
-// A head on one side; `scale` is 1 where elements have none.
+// A head on one side; `scale` is 1 where elements have none, `bias` null or what they lack.
 struct HeadSide {
   KvCodec codec;
   std::byte* at;
   float scale;
+  const float* bias;
 
   [[nodiscard]] INFERSCALE_HD std::byte* element(std::uint32_t i) const {
     return at + i * bytes_of(codec);
   }
   [[nodiscard]] INFERSCALE_HD float read(std::uint32_t i) const {
-    return times(read_one(codec, element(i)), scale);
+    const float value = times(read_one(codec, element(i)), scale);
+    return bias == nullptr ? value : plus(value, bias[i]);
+  }
+  // `value` as it is kept here.
+  [[nodiscard]] INFERSCALE_HD float lacking(std::uint32_t i, float value) const {
+    return bias == nullptr ? value : plus(value, -bias[i]);
   }
 };
 
@@ -61,16 +67,17 @@ INFERSCALE_HD float scale_at(KvCodec codec, const std::byte* from) {
 }
 
 INFERSCALE_HD void copy_one(const HeadSide& from, const HeadSide& to, std::uint32_t i) {
-  if (from.codec == to.codec) {
+  if (from.codec == to.codec && from.bias == to.bias) {
     for (std::uint32_t byte = 0; byte < bytes_of(from.codec); ++byte) {
       to.element(i)[byte] = from.element(i)[byte];
     }
   } else {
-    write_one(to.codec, from.read(i), to.element(i));
+    write_one(to.codec, to.lacking(i, from.read(i)), to.element(i));
   }
 }
 
-// Pair `pair` of a head of K, turned to its position or back, and which elements it is.
+// Pair `pair` of a head of K, turned to its position or back, as it is kept in `to`; and which
+// elements it is.
 struct TurnedPair {
   std::uint32_t ix;
   std::uint32_t iy;
@@ -79,7 +86,8 @@ struct TurnedPair {
 };
 
 INFERSCALE_HD TurnedPair turned_pair(const RowMoves& m, const MoveKind& kind, const HeadSide& from,
-                                     std::uint32_t pair, std::uint32_t position) {
+                                     const HeadSide& to, std::uint32_t pair,
+                                     std::uint32_t position) {
   const bool adjacent = kind.pairing == RopePairing::kAdjacent;
   TurnedPair out;
   out.ix = adjacent ? 2 * pair : pair;
@@ -91,8 +99,8 @@ INFERSCALE_HD TurnedPair turned_pair(const RowMoves& m, const MoveKind& kind, co
   }
   const float x = from.read(out.ix);
   const float y = from.read(out.iy);
-  out.x = times_add(-y, s, times(x, c));
-  out.y = times_add(x, s, times(y, c));
+  out.x = to.lacking(out.ix, times_add(-y, s, times(x, c)));
+  out.y = to.lacking(out.iy, times_add(x, s, times(y, c)));
   return out;
 }
 
@@ -103,7 +111,7 @@ INFERSCALE_HD void move_k_narrow(const RowMoves& m, const MoveKind& kind, const 
     copy_one(from, to, unit + m.pairs);
     return;
   }
-  const TurnedPair pair = turned_pair(m, kind, from, unit, position);
+  const TurnedPair pair = turned_pair(m, kind, from, to, unit, position);
   write_one(to.codec, pair.x, to.element(pair.ix));
   write_one(to.codec, pair.y, to.element(pair.iy));
 }
@@ -126,10 +134,11 @@ INFERSCALE_HD void move_narrow(const RowMoves& m, const MoveKind& kind, std::uin
       const HeadSide cache{
           kind.cache_codec,
           m.layers[layer] + row_offset(m.k, m.rows_per_block, token.row) + k_part.head * m.k.head,
-          1.0F};
+          1.0F, nullptr};
       const HeadSide packed{
           kind.packed_codec, place.k + in_layer + std::size_t{k_part.head} * m.dim_k * element,
-          scale_at(kind.packed_codec, place.k_scales + in_layer + k_part.head * sizeof(float))};
+          scale_at(kind.packed_codec, place.k_scales + in_layer + k_part.head * sizeof(float)),
+          bias_of(m, layer, k_part.head)};
       move_k_narrow(m, kind, kCapture ? cache : packed, kCapture ? packed : cache, k_part.unit,
                     place.position);
     }
@@ -138,10 +147,11 @@ INFERSCALE_HD void move_narrow(const RowMoves& m, const MoveKind& kind, std::uin
                            m.layers[m.n_layers + layer] +
                                row_offset(m.v, m.rows_per_block, token.row) +
                                v_part.head * m.v.head,
-                           1.0F};
+                           1.0F, nullptr};
       const HeadSide packed{
           kind.packed_codec, place.v + in_layer + std::size_t{v_part.head} * m.dim_v * element,
-          scale_at(kind.packed_codec, place.v_scales + in_layer + v_part.head * sizeof(float))};
+          scale_at(kind.packed_codec, place.v_scales + in_layer + v_part.head * sizeof(float)),
+          nullptr};
       copy_one(kCapture ? cache : packed, kCapture ? packed : cache, v_part.unit);
     }
   }

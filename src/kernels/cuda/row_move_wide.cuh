@@ -112,6 +112,18 @@ INFERSCALE_HD void put(const TwoChunks<S>& from, const Chunks& chunks, std::byte
   }
 }
 
+// Adds a bias of eight elements, or takes it away.
+template <bool kAdd>
+INFERSCALE_HD void add_eight(const float* bias, float* values) {
+  Eight<FloatElement> loaded;
+  loaded.load(reinterpret_cast<const std::byte*>(bias));
+  float channels[8];
+  loaded.unpack(channels);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    values[i] = plus(values[i], kAdd ? channels[i] : -channels[i]);
+  }
+}
+
 template <class S, class D, bool kAdjacent>
 INFERSCALE_HD void put_turned(const TwoChunks<S>& from, const Chunks& chunks, const Coefficients& q,
                               std::byte* head) {
@@ -131,9 +143,40 @@ INFERSCALE_HD void put_turned(const TwoChunks<S>& from, const Chunks& chunks, co
   out.store(head + chunks.b * 8 * D::kBytes);
 }
 
+// The same of keys that have a bias on one side; `bias`: of the head.
+template <class S, class D, bool kAdjacent, bool kCapture>
+INFERSCALE_HD void put_biased(const TwoChunks<S>& from, const Chunks& chunks, const Coefficients& q,
+                              const float* bias, std::byte* head) {
+  const std::uint32_t at[2] = {chunks.a * 8, chunks.b * 8};
+  float values[2][8] = {};
+  from.a.unpack(values[0]);
+  if (chunks.two) {
+    from.b.unpack(values[1]);
+  }
+  if constexpr (!kCapture) {
+    add_eight<true>(bias + at[0], values[0]);
+    if (chunks.two) {
+      add_eight<true>(bias + at[1], values[1]);
+    }
+  }
+  if (chunks.turned) {
+    turn<kAdjacent>(q, values[0], values[1]);
+  }
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    if (i == 0 || chunks.two) {
+      if constexpr (kCapture) {
+        add_eight<false>(bias + at[i], values[i]);
+      }
+      Eight<D> out;
+      out.pack(values[i]);
+      out.store(head + at[i] * D::kBytes);
+    }
+  }
+}
+
 // The share of one thread, 16 bytes of the cache at a time. P: the packed side's element, C: the
-// cache's.
-template <class P, class C, bool kAdjacent, bool kCapture>
+// cache's. A kernel of its own for keys with a bias leaves the others their registers.
+template <class P, class C, bool kAdjacent, bool kCapture, bool kBiased>
 INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
   using S = std::conditional_t<kCapture, C, P>;
   using D = std::conditional_t<kCapture, P, C>;
@@ -171,7 +214,12 @@ INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
     k.load(k_what, kCapture ? k_side : k_record, k_scale + layer * place.layer_bytes);
     v.load(v_what, kCapture ? v_side : v_record, v_scale + layer * place.layer_bytes);
     if (k_what.some) {
-      put_turned<S, D, kAdjacent>(k, k_what, q, kCapture ? k_record : k_side);
+      std::byte* to = kCapture ? k_record : k_side;
+      if constexpr (kBiased) {
+        put_biased<S, D, kAdjacent, kCapture>(k, k_what, q, bias_of(m, layer, k_part.head), to);
+      } else {
+        put_turned<S, D, kAdjacent>(k, k_what, q, to);
+      }
     }
     put<S, D>(v, v_what, kCapture ? v_record : v_side);
   }

@@ -57,26 +57,28 @@ INFERSCALE_HD void quantise_head(const RowMoves& m, const MoveKind& kind, std::u
   const HeadSide cache{kind.cache_codec,
                        m.layers[keys ? layer : m.n_layers + layer] +
                            row_offset(strides, m.rows_per_block, token.row) + head * strides.head,
-                       1.0F};
+                       1.0F, nullptr};
   const std::uint64_t in_layer = layer * place.layer_bytes;
-  std::byte* packed = (keys ? place.k : place.v) + in_layer + std::size_t{head} * dim;
+  const HeadSide packed{kind.packed_codec,
+                        (keys ? place.k : place.v) + in_layer + std::size_t{head} * dim, 1.0F,
+                        keys ? bias_of(m, layer, head) : nullptr};
   std::uint32_t largest = 0;
   for (std::uint32_t pair = team.lane; pair < pairs; pair += Team::kSize) {
-    const TurnedPair turned = turned_pair(m, kind, cache, pair, place.position);
+    const TurnedPair turned = turned_pair(m, kind, cache, packed, pair, place.position);
     largest = larger(larger(largest, turned.x), turned.y);
   }
   for (std::uint32_t i = 2 * pairs + team.lane; i < dim; i += Team::kSize) {
-    largest = larger(largest, cache.read(i));
+    largest = larger(largest, packed.lacking(i, cache.read(i)));
   }
   const float scale =
       scale_of_head(team.max(largest), kind.packed_codec == KvCodec::kQ8 ? 127.0F : 448.0F);
   for (std::uint32_t pair = team.lane; pair < pairs; pair += Team::kSize) {
-    const TurnedPair turned = turned_pair(m, kind, cache, pair, place.position);
-    write_scaled(kind.packed_codec, turned.x, scale, packed + turned.ix);
-    write_scaled(kind.packed_codec, turned.y, scale, packed + turned.iy);
+    const TurnedPair turned = turned_pair(m, kind, cache, packed, pair, place.position);
+    write_scaled(kind.packed_codec, turned.x, scale, packed.element(turned.ix));
+    write_scaled(kind.packed_codec, turned.y, scale, packed.element(turned.iy));
   }
   for (std::uint32_t i = 2 * pairs + team.lane; i < dim; i += Team::kSize) {
-    write_scaled(kind.packed_codec, cache.read(i), scale, packed + i);
+    write_scaled(kind.packed_codec, packed.lacking(i, cache.read(i)), scale, packed.element(i));
   }
   if (team.lane == 0) {
     std::byte* to = (keys ? place.k_scales : place.v_scales) + in_layer + head * sizeof(float);

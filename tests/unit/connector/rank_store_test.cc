@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,68 @@ TEST_P(RankStoreTest, RecordsInQ4AreTranscodedWhenTheyAreStored) {
   EXPECT_LT(largest_difference(back.k, rows.k), 8.0F / 16 * largest);
   EXPECT_LT(largest_difference(back.v, rows.v), 4.1F / 16 * largest);
   EXPECT_GT(largest_difference(back.v, rows.v), 2.0F / 127) << "it is quantised";
+}
+
+// [layer][head][channel], apart by far from head to head and from layer to layer.
+std::vector<float> key_bias(const KvShape& shape, std::uint32_t first_head) {
+  std::vector<float> bias;
+  for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (std::uint32_t head = first_head; head < first_head + shape.n_kv_heads; ++head) {
+      for (std::uint32_t i = 0; i < shape.head_dim_k; ++i) {
+        bias.push_back(static_cast<float>(50 * (head + 1) * (i % 2) * (layer + 1)));
+      }
+    }
+  }
+  return bias;
+}
+
+// A rank's rows: `plain` with the bias of its heads, at positions 10 and on.
+Rows biased_rows(const Rows& plain, const std::vector<float>& bias) {
+  RecordMeta meta;
+  meta.shape = plain.shape;
+  meta.codec = KvCodec::kF32;
+  RecordBuilder builder = RecordBuilder::create(meta, tokens_of(1)).value();
+  for (std::uint32_t layer = 0; layer < meta.shape.n_layers; ++layer) {
+    const std::size_t k = plain.rows * meta.shape.k_elements();
+    const std::size_t v = plain.rows * meta.shape.v_elements();
+    std::memcpy(builder.layer_k(layer), plain.k.data() + layer * k, k * sizeof(float));
+    std::memcpy(builder.layer_v(layer), plain.v.data() + layer * v, v * sizeof(float));
+  }
+  const auto record = std::move(builder).seal();
+  Rows cache(plain.rows, plain.shape);
+  const ComposeItem items[] = {{record.get(), 10, 0, {}}};
+  const auto table = RopeTable::build(model().rope, 64, bias);
+  EXPECT_TRUE(kv_compose(items, **table, cache.layout()).ok());
+  return cache;
+}
+
+// Heads are dealt to ranks as an engine does; one that is several ranks' is that of neighbours.
+TEST_P(RankStoreTest, EveryRankTakesTheBiasOfItsOwnHeadsAway) {
+  struct Rank {
+    std::uint32_t shards, index, first_head, heads;
+  };
+  for (const Rank& rank :
+       {Rank{1, 0, 0, 4}, {2, 1, 2, 2}, {4, 3, 3, 1}, {8, 0, 0, 1}, {8, 5, 2, 1}}) {
+    KvShape shape = model().shape;
+    shape.n_kv_heads = rank.heads;
+    const Rows cache = biased_rows(Rows(3, shape, 1), key_bias(shape, rank.first_head));
+    for (const bool known : {false, true}) {
+      RankStoreOptions biased = options();
+      biased.codec = KvCodec::kQ8;
+      biased.shard_count = rank.shards;
+      biased.shard_index = rank.index;
+      if (known) {
+        biased.spec.key_bias = key_bias(model().shape, 0);
+      }
+      const auto store = open(biased);
+      ASSERT_TRUE(capture(*store, 1, cache).ok());
+      Rows back(3, shape);
+      ASSERT_TRUE(compose(*store, {item_of(1, 10)}, back).ok());
+      const float difference = largest_difference(back.k, cache.k);
+      EXPECT_TRUE(known ? difference < 0.03F : difference > 0.1F)
+          << difference << ", rank " << rank.index << " of " << rank.shards;
+    }
+  }
 }
 
 TEST_P(RankStoreTest, RowsThatAScaledCodecCannotHoldAreNeverStored) {
@@ -184,6 +247,7 @@ TEST_P(RankStoreTest, OptionsAreChecked) {
   EXPECT_EQ(code([](auto& o) { o.threads = 17; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_count = 0; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_index = 1; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.spec.key_bias.resize(5); }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.shard_count = 3; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.host_budget_bytes = 0; }), StatusCode::kInvalidArgument);
 }

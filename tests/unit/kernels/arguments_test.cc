@@ -168,6 +168,17 @@ TEST_F(ArgumentsTest, RotaryDimBeyondTheHead) {
   expect_refused("rotary_dim of the table is 18; the cache's head_dim_k allows 0..16");
 }
 
+TEST_F(ArgumentsTest, KeyBiasOfAnotherShape) {
+  const std::size_t elements = kShape.n_layers * kShape.k_elements();
+  for (const std::size_t size : {elements - 1, elements + 1, elements / kShape.n_layers}) {
+    table = *RopeTable::build(spec, kPositions, std::vector<float>(size));
+    expect_refused("key_bias of the table has " + std::to_string(size) + " elements");
+  }
+  table = *RopeTable::build(spec, kPositions, std::vector<float>(elements));
+  const ComposeItem items[] = {item};
+  EXPECT_TRUE(kv_compose(items, *table, layout).ok());
+}
+
 TEST_F(ArgumentsTest, Positions) {
   item.first_position = kPositions - kTokens;
   const ComposeItem last[] = {item};

@@ -128,8 +128,8 @@ void store_float(KvCodec codec, float value, std::byte* to) {
   }
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double allowed = half_step(to.codec, std::fabs(want[i]) + slack[i], to.scale) + slack[i];
-    if (!(std::fabs(to.value(i) - want[i]) <= allowed)) {
-      return element_differs("quantised element", i, to.value(i), want[i]);
+    if (!(std::fabs(to.stored(i) - want[i]) <= allowed)) {
+      return element_differs("quantised element", i, to.stored(i), want[i]);
     }
   }
   return ::testing::AssertionSuccess();
@@ -329,40 +329,39 @@ ReferenceRotation::ReferenceRotation(const RopeSpec& spec, Turn turn, std::uint3
 ::testing::AssertionResult ReferenceRotation::turns(std::size_t head_dim, Head from,
                                                     Head to) const {
   const std::size_t n = cos_.size();
-  std::vector<double> all(head_dim);  // of a scaled `to`
-  std::vector<double> slack(head_dim);
+  std::vector<double> want(head_dim);  // stored, without the bias that `to` lacks
+  std::vector<double> norm(head_dim);  // what fp32's error is relative to
+  const auto expect = [&](std::size_t i, double value, double of) {
+    want[i] = value - to.bias_at(i);
+    norm[i] = of + std::fabs(to.bias_at(i));
+  };
   for (std::size_t i = 2 * n; i < head_dim; ++i) {
-    all[i] = from.value(i);
+    expect(i, from.value(i), from.bias == nullptr ? 0 : std::fabs(from.value(i)));
   }
   for (std::size_t i = 0; i < n; ++i) {
     const bool adjacent = pairing_ == RopePairing::kAdjacent;
     const std::size_t ix = adjacent ? 2 * i : i;
     const std::size_t iy = adjacent ? 2 * i + 1 : i + n;
-    const Pair in{from.value(ix), from.value(iy)};
-    const Pair want = turned(in, turn_, cos_[i], sin_[i]);
-    const double norm = std::hypot(want.x, want.y);
-    if (codec_is_scaled(to.codec)) {
-      all[ix] = want.x;
-      all[iy] = want.y;
-      slack[ix] = allowed_error(KvCodec::kF32, want.x, norm);
-      slack[iy] = allowed_error(KvCodec::kF32, want.y, norm);
-      continue;
-    }
-    const double got_x = to.value(ix);
-    const double got_y = to.value(iy);
-    if (!(std::fabs(got_x - want.x) <= allowed_error(to.codec, want.x, norm))) {
-      return element_differs("rotated element", ix, got_x, want.x);
-    }
-    if (!(std::fabs(got_y - want.y) <= allowed_error(to.codec, want.y, norm))) {
-      return element_differs("rotated element", iy, got_y, want.y);
-    }
+    const Pair out = turned({from.value(ix), from.value(iy)}, turn_, cos_[i], sin_[i]);
+    expect(ix, out.x, std::hypot(out.x, out.y));
+    expect(iy, out.y, std::hypot(out.x, out.y));
   }
   if (codec_is_scaled(to.codec)) {
-    return is_quantised(all, slack, to);
+    std::vector<double> slack(head_dim);
+    for (std::size_t i = 0; i < head_dim; ++i) {
+      slack[i] = norm[i] == 0 ? 0 : allowed_error(KvCodec::kF32, want[i], norm[i]);
+    }
+    return is_quantised(want, slack, to);
   }
-  const std::size_t rotated = 2 * n;
-  return is_converted(head_dim - rotated, {from.codec, from.at(rotated), from.stride, from.scale},
-                      {to.codec, to.at(rotated), to.stride});
+  const bool biased = from.bias != nullptr || to.bias != nullptr;
+  for (std::size_t i = 0; i < (biased ? head_dim : 2 * n); ++i) {
+    if (!(std::fabs(to.stored(i) - want[i]) <= allowed_error(to.codec, want[i], norm[i]))) {
+      return element_differs("rotated element", i, to.stored(i), want[i]);
+    }
+  }
+  const std::size_t rest = biased ? head_dim : 2 * n;
+  return is_converted(head_dim - rest, {from.codec, from.at(rest), from.stride, from.scale},
+                      {to.codec, to.at(rest), to.stride});
 }
 
 ::testing::AssertionResult is_converted(std::size_t count, Head from, Head to) {
@@ -411,11 +410,14 @@ std::string describe(const KvShape& shape) {
          " heads of " + std::to_string(shape.head_dim_k) + "/" + std::to_string(shape.head_dim_v);
 }
 
-std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions) {
+std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions,
+                                          const std::vector<float>& bias) {
   static std::map<std::string, std::shared_ptr<const RopeTable>> tables;
-  auto& table = tables[spec.canonical_bytes() + std::to_string(max_positions)];
+  auto& table =
+      tables[spec.canonical_bytes() + std::to_string(max_positions) +
+             std::string(reinterpret_cast<const char*>(bias.data()), bias.size() * sizeof(float))];
   if (table == nullptr) {
-    auto built = RopeTable::build(spec, max_positions);
+    auto built = RopeTable::build(spec, max_positions, bias);
     if (!built.ok()) {
       ADD_FAILURE() << built.status().to_string();
       std::abort();  // the table is another component's; nothing here can be tested without it
@@ -433,6 +435,17 @@ void fill_random(KvCodec codec, std::byte* to, std::size_t count, std::uint64_t 
     std::memcpy(to + i * bytes, pool.data() + next * bytes, bytes);
     next = next + 1 == kPoolElements ? 0 : next + 1;
   }
+}
+
+std::vector<float> large_bias(const KvShape& shape) {
+  std::vector<float> bias(shape.n_layers * shape.k_elements());
+  std::mt19937_64 random(23);
+  std::normal_distribution<double> normal;
+  for (float& channel : bias) {
+    const std::uint64_t kind = random() % 16;
+    channel = kind == 0 ? 200.0F : kind == 1 ? -200.0F : static_cast<float>(normal(random));
+  }
+  return bias;
 }
 
 RecordMeta meta_of(const KvShape& shape, KvCodec codec) {

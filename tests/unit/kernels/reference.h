@@ -50,13 +50,18 @@ enum class Turn { kForward, kBack };  // compose, capture
 struct Head {
   KvCodec codec = KvCodec::kF16;
   const std::byte* data = nullptr;
-  std::size_t stride = 0;  ///< bytes from one element to the next; 0: contiguous
-  float scale = 1;         ///< of a scaled codec
+  std::size_t stride = 0;       ///< bytes from one element to the next; 0: contiguous
+  float scale = 1;              ///< of a scaled codec
+  const float* bias = nullptr;  ///< of what lacks it: what the elements are less than their values
 
   [[nodiscard]] const std::byte* at(std::size_t i) const {
     return data + i * (stride == 0 ? codec_element_bytes(codec) : stride);
   }
-  [[nodiscard]] double value(std::size_t i) const { return scale * read_element(codec, at(i)); }
+  [[nodiscard]] double stored(std::size_t i) const { return scale * read_element(codec, at(i)); }
+  [[nodiscard]] double bias_at(std::size_t i) const { return bias == nullptr ? 0 : bias[i]; }
+  [[nodiscard]] double value(std::size_t i) const {
+    return bias == nullptr ? stored(i) : stored(i) + bias[i];
+  }
 };
 
 /// A head of a record or of a builder; `part`: of the elements.
@@ -82,8 +87,8 @@ class ReferenceRotation {
 
   /// Is `to` what the head `from` becomes? Rotated elements within one rounding of the target's
   /// type plus the fp32 arithmetic's own error, which is relative to the pair's norm; the others
-  /// bit for bit. A scaled `to` is quantised as a whole, so all its elements are within half a step
-  /// plus that error.
+  /// bit for bit, or with a bias within one rounding. A scaled `to` is quantised as a whole, so all
+  /// its elements are within half a step plus that error.
   [[nodiscard]] ::testing::AssertionResult turns(std::size_t head_dim, Head from, Head to) const;
 
  private:
@@ -102,12 +107,16 @@ std::vector<RopeSpec> specs_of_every_scaling(RopePairing pairing, std::uint32_t 
 std::string describe(const RopeSpec& spec);
 std::string describe(const KvShape& shape);
 
-/// The table of a spec, built once per process.
-std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions);
+/// The table of a spec and a bias, built once per process.
+std::shared_ptr<const RopeTable> table_of(const RopeSpec& spec, std::uint32_t max_positions,
+                                          const std::vector<float>& bias = {});
 
 /// Elements that look like keys: about normal, some large, some subnormal in f16; of a scaled codec
 /// any elements.
 void fill_random(KvCodec codec, std::byte* to, std::size_t count, std::uint64_t seed);
+
+/// A key bias that is about normal, and 200 or -200 in some channels of every head.
+std::vector<float> large_bias(const KvShape& shape);
 
 RecordMeta meta_of(const KvShape& shape, KvCodec codec);
 /// Scales of some size for every head, where the builder's codec has them.

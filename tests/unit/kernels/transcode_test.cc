@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -100,11 +101,18 @@ TEST(Transcode, KeysOfALayerAsFloats) {
         std::move(RecordBuilder::create(meta_of(kShape, codec), std::vector<TokenId>(3))).value();
     fill_random(codec, builder.layer_k(1), 3 * kShape.k_elements(), 5);
     fill_scales(builder, 6);
-    const std::vector<float> keys = layer_keys_as_floats(builder, 1);
-    ASSERT_EQ(keys.size(), 3 * kShape.k_elements());
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const Head head = packed_head(builder, 1, KvPart::kK, i / 66, i % 66 / 22);
-      EXPECT_EQ(keys[i], head.value(i % 22));
+    for (const bool biased : {false, true}) {
+      std::vector<float> bias(biased ? kShape.n_layers * kShape.k_elements() : 0);
+      std::iota(bias.begin(), bias.end(), -50.0F);
+      const auto table =
+          RopeTable::build(specs_of_every_scaling(RopePairing::kHalves, 8)[0], 8, bias);
+      const std::vector<float> keys = layer_keys_as_floats(builder, 1, **table);
+      ASSERT_EQ(keys.size(), 3 * kShape.k_elements());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const Head head = packed_head(builder, 1, KvPart::kK, i / 66, i % 66 / 22);
+        const double added = biased ? bias[kShape.k_elements() + i % 66] : 0;
+        EXPECT_EQ(keys[i], static_cast<float>(head.value(i % 22) + added));
+      }
     }
   }
 }

@@ -71,6 +71,34 @@ TEST_F(FingerprintTest, DependsOnEverythingThatDecidesKv) {
   EXPECT_EQ(fingerprint(), first);
 }
 
+// Records of a build that did not know of the bias hold keys with it.
+TEST_F(FingerprintTest, SaysWhetherRecordsAreWithoutTheBiasOfKeys) {
+  RandomModelOptions qwen;
+  qwen.architecture = "qwen2";
+  ASSERT_TRUE(write_random_model(path_, qwen).ok());
+  ModelSpec spec = read_model_spec(path_, options_).value();
+  const int descriptor = ::open(path_.c_str(), O_RDONLY);
+  const Hash128 content = file_content_hash(descriptor, path_, {}).value();
+  ::close(descriptor);
+  ASSERT_FALSE(spec.key_bias.empty());
+  EXPECT_EQ(model_fingerprint(content, spec, options_), spec.fingerprint);
+  spec.key_bias.clear();
+  EXPECT_NE(model_fingerprint(content, spec, options_), spec.fingerprint);
+}
+
+// Of the build before that: models without a bias keep their records.
+TEST_F(FingerprintTest, IsWhatItWasOfAModelWithoutABias) {
+  const ModelSpec spec = read_model_spec(path_, options_).value();
+  ASSERT_TRUE(spec.key_bias.empty());
+  HashMessage message;
+  const int descriptor = ::open(path_.c_str(), O_RDONLY);
+  message.add_text("inferscale model 1");
+  message.add_hash(file_content_hash(descriptor, path_, {}).value());
+  ::close(descriptor);
+  message.add_text("llama").add_text(spec.rope.canonical_bytes()).add_text("").add_text("");
+  EXPECT_EQ(spec.fingerprint, sha256_128(message.bytes()));
+}
+
 TEST_F(FingerprintTest, OneWeightByteChangesIt) {
   let_settle();
   const Hash128 first = fingerprint();

@@ -1,5 +1,6 @@
 #include "model/gguf_model.h"
 
+#include <ggml.h>
 #include <gguf.h>
 #include <gtest/gtest.h>
 
@@ -54,6 +55,75 @@ TEST_F(GgufModelTest, DescribesEveryFamily) {
     EXPECT_EQ(spec->rope.pairing, adjacent ? RopePairing::kAdjacent : RopePairing::kHalves);
     EXPECT_NE(spec->fingerprint, Hash128());
   }
+}
+
+TEST_F(GgufModelTest, ReadsTheBiasOfKeysWhereItIsAddedLast) {
+  for (const NamedModelOptions& model : all_random_models()) {
+    const auto spec = read(model.options);
+    ASSERT_TRUE(spec.ok()) << model.name;
+    const bool biased = model.options.architecture == "qwen2";
+    const KvShape& shape = spec->shape;
+    ASSERT_EQ(spec->key_bias.size(), biased ? shape.n_layers * shape.k_elements() : 0)
+        << model.name;
+    for (std::size_t i = 15; biased && i < spec->key_bias.size(); i += 16) {
+      EXPECT_NEAR(spec->key_bias[i], model.options.key_outlier, 10) << model.name << " " << i;
+    }
+  }
+}
+
+TEST_F(GgufModelTest, ReadsABiasOfHalves) {
+  static constexpr std::uint16_t kOne[] = {0x3C00, 0x3F80};  // in f16 and bf16
+  for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16}) {
+    const std::vector<std::uint16_t> halves(64, kOne[type == GGML_TYPE_F16 ? 0 : 1]);
+    const auto spec = read_edited("qwen2", [&](gguf_context* g) {
+      gguf_set_tensor_type(g, "blk.1.attn_k.bias", type);
+      gguf_set_tensor_data(g, "blk.1.attn_k.bias", halves.data());
+    });
+    ASSERT_TRUE(spec.ok()) << spec.status().to_string();
+    ASSERT_EQ(spec->key_bias.size(), 128U);
+    EXPECT_NE(spec->key_bias[63], 1.0F);
+    EXPECT_EQ(std::vector<float>(spec->key_bias.begin() + 64, spec->key_bias.end()),
+              std::vector<float>(64, 1.0F));
+  }
+}
+
+TEST_F(GgufModelTest, ABiasThatIsNotThatOfAllKeysIsLeftAlone) {
+  const std::vector<float> zeros(64);
+  ggml_context* tensors = ggml_init({4096, nullptr, false});
+  ggml_tensor* norm = ggml_new_tensor_1d(tensors, GGML_TYPE_F32, 32);
+  ggml_set_name(norm, "blk.1.attn_k_norm.weight");
+  const Edit edits[] = {
+      // not numbers of a known kind
+      [](gguf_context* g) { gguf_set_tensor_type(g, "blk.1.attn_k.bias", GGML_TYPE_I32); },
+      // all of it zero
+      [&](gguf_context* g) {
+        gguf_set_tensor_data(g, "blk.0.attn_k.bias", zeros.data());
+        gguf_set_tensor_data(g, "blk.1.attn_k.bias", zeros.data());
+      },
+      // normalised behind it
+      [&](gguf_context* g) { gguf_add_tensor(g, norm); }};
+  for (const Edit& edit : edits) {
+    const auto spec = read_edited("qwen2", edit);
+    ASSERT_TRUE(spec.ok()) << spec.status().to_string();
+    EXPECT_TRUE(spec->key_bias.empty());
+  }
+  ggml_free(tensors);
+}
+
+TEST_F(GgufModelTest, RefusesABiasThatIsDamaged) {
+  expect_refused(
+      "qwen2",
+      [](gguf_context* g) {
+        gguf_set_val_u32(g, "qwen2.attention.key_length", 64);
+        gguf_set_val_u32(g, "qwen2.attention.value_length", 64);
+        gguf_set_val_u32(g, "qwen2.rope.dimension_count", 64);
+      },
+      StatusCode::kDataLoss, "tensor blk.0.attn_k.bias");
+  std::vector<float> bias(64, 1.0F);
+  bias[17] = std::nanf("");
+  expect_refused(
+      "qwen2", [&](gguf_context* g) { gguf_set_tensor_data(g, "blk.1.attn_k.bias", bias.data()); },
+      StatusCode::kDataLoss, "not finite");
 }
 
 TEST_F(GgufModelTest, ReadsScalingAsLibllamaDoes) {
