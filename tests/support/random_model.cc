@@ -246,7 +246,7 @@ std::vector<NamedModelOptions> all_random_models() {
   add("llama_yarn", "llama", RopeScaling::kYarn);
   add("qwen2", "qwen2", RopeScaling::kNone);
   add("qwen2_yarn", "qwen2", RopeScaling::kYarn);
-  models.push_back(outlier_model(20));
+  models.push_back(outlier_model(12));
   add("qwen3", "qwen3", RopeScaling::kNone);
   add("qwen3_yarn", "qwen3", RopeScaling::kYarn);
   add("granite", "granite", RopeScaling::kNone);

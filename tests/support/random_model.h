@@ -54,7 +54,7 @@ struct NamedModelOptions {
   RandomModelOptions options;
 };
 [[nodiscard]] std::vector<NamedModelOptions> all_random_models();
-/// qwen2 whose keys have this outlier. It is in the list with 20; with 200, as in the models
+/// qwen2 whose keys have this outlier. It is in the list with 12; with 200, as in the models
 /// themselves, libllama's own logits change by 0.4 from one position to another.
 [[nodiscard]] NamedModelOptions outlier_model(double key_outlier);
 

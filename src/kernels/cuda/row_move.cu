@@ -17,10 +17,10 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(const __grid_constant__ 
   move_wide<P, C, kAdjacent, kCapture, kBiased>(moves, blockIdx.x * kThreads + threadIdx.x);
 }
 
-template <bool kCapture>
+template <bool kCapture, bool kBiased>
 __global__ void __launch_bounds__(kThreads)
     narrow_kernel(const __grid_constant__ RowMoves moves, const __grid_constant__ MoveKind kind) {
-  move_narrow<kCapture>(moves, kind, blockIdx.x * kThreads + threadIdx.x);
+  move_narrow<kCapture, kBiased>(moves, kind, blockIdx.x * kThreads + threadIdx.x);
 }
 
 struct Warp {
@@ -47,11 +47,12 @@ struct Alone {
 };
 
 // A warp for each head: all of its threads stay, or none.
+template <bool kBiased>
 __global__ void __launch_bounds__(kThreads)
     quantise_kernel(const __grid_constant__ RowMoves moves, const __grid_constant__ MoveKind kind) {
   const std::uint64_t head = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) / Warp::kSize;
   if (head < heads_of(moves)) {
-    quantise_head(moves, kind, head, Warp{threadIdx.x % Warp::kSize});
+    quantise_head<kBiased>(moves, kind, head, Warp{threadIdx.x % Warp::kSize});
   }
 }
 
@@ -72,15 +73,16 @@ struct Launcher {
     wide_kernel<P, C, kAdjacent, kCapture, kBiased><<<blocks(), kThreads, 0, stream>>>(moves);
     return status_of(cudaGetLastError(), "launching the move of rows");
   }
-  template <bool kCapture>
+  template <bool kCapture, bool kBiased>
   Status narrow(const MoveKind& kind) const {
-    narrow_kernel<kCapture><<<blocks(), kThreads, 0, stream>>>(moves, kind);
+    narrow_kernel<kCapture, kBiased><<<blocks(), kThreads, 0, stream>>>(moves, kind);
     return status_of(cudaGetLastError(), "launching the move of rows");
   }
+  template <bool kBiased>
   [[nodiscard]] Status quantise(const MoveKind& kind) const {
     const std::uint64_t threads = heads_of(moves) * Warp::kSize;
     const auto blocks = static_cast<std::uint32_t>((threads + kThreads - 1) / kThreads);
-    quantise_kernel<<<blocks, kThreads, 0, stream>>>(moves, kind);
+    quantise_kernel<kBiased><<<blocks, kThreads, 0, stream>>>(moves, kind);
     return status_of(cudaGetLastError(), "launching the quantisation of rows");
   }
 };
@@ -96,16 +98,17 @@ struct Loop {
     }
     return Status();
   }
-  template <bool kCapture>
+  template <bool kCapture, bool kBiased>
   Status narrow(const MoveKind& kind) const {
     for (std::uint32_t thread = 0; thread < threads_of(moves); ++thread) {
-      move_narrow<kCapture>(moves, kind, thread);
+      move_narrow<kCapture, kBiased>(moves, kind, thread);
     }
     return Status();
   }
+  template <bool kBiased>
   [[nodiscard]] Status quantise(const MoveKind& kind) const {
     for (std::uint64_t head = 0; head < heads_of(moves); ++head) {
-      quantise_head(moves, kind, head, Alone());
+      quantise_head<kBiased>(moves, kind, head, Alone());
     }
     return Status();
   }
@@ -124,45 +127,45 @@ Status run_wide(const MoveKind& kind, const Executor& executor) {
                   : executor.template wide<P, C, false, false, kBiased>();
 }
 
-template <class P, class C, class Executor>
-Status run_to(const MoveKind& kind, const Executor& executor) {
-  return executor.moves.key_bias == nullptr ? run_wide<P, C, false>(kind, executor)
-                                            : run_wide<P, C, true>(kind, executor);
-}
-
-template <class P, class Executor>
+template <class P, bool kBiased, class Executor>
 Status run_from(const MoveKind& kind, const Executor& executor) {
   switch (kind.cache_codec) {
     case KvCodec::kF16:
-      return run_to<P, HalfElement>(kind, executor);
+      return run_wide<P, HalfElement, kBiased>(kind, executor);
     case KvCodec::kBf16:
-      return run_to<P, Bfloat16Element>(kind, executor);
+      return run_wide<P, Bfloat16Element, kBiased>(kind, executor);
     default:
-      return run_to<P, FloatElement>(kind, executor);
+      return run_wide<P, FloatElement, kBiased>(kind, executor);
+  }
+}
+
+template <bool kBiased, class Executor>
+Status run_kind(const MoveKind& kind, const Executor& executor) {
+  if (quantises(kind)) {
+    return executor.template quantise<kBiased>(kind);
+  }
+  if (!kind.wide) {
+    return kind.capture ? executor.template narrow<true, kBiased>(kind)
+                        : executor.template narrow<false, kBiased>(kind);
+  }
+  switch (kind.packed_codec) {
+    case KvCodec::kF16:
+      return run_from<HalfElement, kBiased>(kind, executor);
+    case KvCodec::kBf16:
+      return run_from<Bfloat16Element, kBiased>(kind, executor);
+    case KvCodec::kQ8:
+      return run_from<Q8Element, kBiased>(kind, executor);
+    case KvCodec::kFp8E4m3:
+      return run_from<E4m3Element, kBiased>(kind, executor);
+    default:
+      return run_from<FloatElement, kBiased>(kind, executor);
   }
 }
 
 template <class Executor>
 Status run(const MoveKind& kind, const Executor& executor) {
-  if (quantises(kind)) {
-    return executor.quantise(kind);
-  }
-  if (!kind.wide) {
-    return kind.capture ? executor.template narrow<true>(kind)
-                        : executor.template narrow<false>(kind);
-  }
-  switch (kind.packed_codec) {
-    case KvCodec::kF16:
-      return run_from<HalfElement>(kind, executor);
-    case KvCodec::kBf16:
-      return run_from<Bfloat16Element>(kind, executor);
-    case KvCodec::kQ8:
-      return run_from<Q8Element>(kind, executor);
-    case KvCodec::kFp8E4m3:
-      return run_from<E4m3Element>(kind, executor);
-    default:
-      return run_from<FloatElement>(kind, executor);
-  }
+  return executor.moves.key_bias == nullptr ? run_kind<false>(kind, executor)
+                                            : run_kind<true>(kind, executor);
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ INFERSCALE_HD void move_k_narrow(const RowMoves& m, const MoveKind& kind, const 
 }
 
 // The share of one thread, an element or a pair at a time.
-template <bool kCapture>
+template <bool kCapture, bool kBiased>
 INFERSCALE_HD void move_narrow(const RowMoves& m, const MoveKind& kind, std::uint32_t thread) {
   const Share share = share_of(m, thread);
   if (!share.some) {
@@ -138,7 +138,7 @@ INFERSCALE_HD void move_narrow(const RowMoves& m, const MoveKind& kind, std::uin
       const HeadSide packed{
           kind.packed_codec, place.k + in_layer + std::size_t{k_part.head} * m.dim_k * element,
           scale_at(kind.packed_codec, place.k_scales + in_layer + k_part.head * sizeof(float)),
-          bias_of(m, layer, k_part.head)};
+          bias_of<kBiased>(m, layer, k_part.head)};
       move_k_narrow(m, kind, kCapture ? cache : packed, kCapture ? packed : cache, k_part.unit,
                     place.position);
     }

@@ -175,7 +175,7 @@ INFERSCALE_HD void put_biased(const TwoChunks<S>& from, const Chunks& chunks, co
 }
 
 // The share of one thread, 16 bytes of the cache at a time. P: the packed side's element, C: the
-// cache's. A kernel of its own for keys with a bias leaves the others their registers.
+// cache's.
 template <class P, class C, bool kAdjacent, bool kCapture, bool kBiased>
 INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
   using S = std::conditional_t<kCapture, C, P>;
@@ -216,7 +216,8 @@ INFERSCALE_HD void move_wide(const RowMoves& m, std::uint32_t thread) {
     if (k_what.some) {
       std::byte* to = kCapture ? k_record : k_side;
       if constexpr (kBiased) {
-        put_biased<S, D, kAdjacent, kCapture>(k, k_what, q, bias_of(m, layer, k_part.head), to);
+        put_biased<S, D, kAdjacent, kCapture>(k, k_what, q, bias_of<kBiased>(m, layer, k_part.head),
+                                              to);
       } else {
         put_turned<S, D, kAdjacent>(k, k_what, q, to);
       }

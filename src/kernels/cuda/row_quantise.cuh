@@ -40,7 +40,7 @@ INFERSCALE_HD std::uint32_t larger(std::uint32_t largest, float value) {
 
 // One head, by the threads of a team: kSize of them, this one being `lane`; max() gives all of
 // them the largest of what each has.
-template <class Team>
+template <bool kBiased, class Team>
 INFERSCALE_HD void quantise_head(const RowMoves& m, const MoveKind& kind, std::uint64_t index,
                                  const Team& team) {
   const auto head = static_cast<std::uint32_t>(index % m.n_heads);
@@ -61,7 +61,7 @@ INFERSCALE_HD void quantise_head(const RowMoves& m, const MoveKind& kind, std::u
   const std::uint64_t in_layer = layer * place.layer_bytes;
   const HeadSide packed{kind.packed_codec,
                         (keys ? place.k : place.v) + in_layer + std::size_t{head} * dim, 1.0F,
-                        keys ? bias_of(m, layer, head) : nullptr};
+                        keys ? bias_of<kBiased>(m, layer, head) : nullptr};
   std::uint32_t largest = 0;
   for (std::uint32_t pair = team.lane; pair < pairs; pair += Team::kSize) {
     const TurnedPair turned = turned_pair(m, kind, cache, packed, pair, place.position);

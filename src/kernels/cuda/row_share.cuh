@@ -83,10 +83,15 @@ INFERSCALE_HD Share share_of(const RowMoves& m, std::uint32_t thread) {
           end < m.n_layers ? end : m.n_layers};
 }
 
-// What a head of K on the packed side lacks; null where the model adds nothing to its keys.
+// What a head of K on the packed side lacks; null where the model adds nothing to its keys. Kernels
+// for keys with a bias are other ones, so that those without keep their registers.
+template <bool kBiased>
 INFERSCALE_HD const float* bias_of(const RowMoves& m, std::uint32_t layer, std::uint32_t head) {
-  return m.key_bias == nullptr ? nullptr
-                               : m.key_bias + (std::size_t{layer} * m.n_heads + head) * m.dim_k;
+  if constexpr (kBiased) {
+    return m.key_bias + (std::size_t{layer} * m.n_heads + head) * m.dim_k;
+  } else {
+    return nullptr;
+  }
 }
 
 // The coefficients of the way back: c / (c^2 + s^2) and -s / (c^2 + s^2), in double as on the host.
