@@ -64,7 +64,8 @@ serve() {
   local connector='{"kv_connector":"InferScaleConnector","kv_connector_module_path":"inferscale.vllm","kv_role":"kv_both",
     "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$data'","disk_budget":0,
     "host_budget":"'${HOST_BUDGET:-24GiB}'","gpu_budget":"'${GPU_BUDGET:-16GiB}'","pinned_budget":"'${PINNED_BUDGET:-8GiB}'","store_codec":"'${CODEC:-auto}'"}}'
-  setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port "$((8122 + n))" --host 127.0.0.1 \
+  # One part for each message: vLLM 0.26 may reuse the first of several while it is sent (docs/vllm.md).
+  VLLM_MSGPACK_ZERO_COPY_THRESHOLD=$((1 << 30)) setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port "$((8122 + n))" --host 127.0.0.1 \
     --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 ${BLOCK_SIZE:+--block-size "$BLOCK_SIZE"} \
     --kv-transfer-config "$connector" "$@" \
     >"$out/server-$n.log" 2>&1 &
