@@ -12,8 +12,9 @@
 #
 # Environment: PYTHON (python3 that has vllm, torch and inferscale), CUDA_BIN (build/cuda/bin), INFERSCALE
 # (build/release/bin/inferscale), SHAPE (llama-3.1-8b), BLOCK_SIZE (vLLM's own), PARTS and SECONDS_SERVING (420) of serving, CODEC of
-# the servers' records (auto), MODEL (a folder with weights and tokeniser), LOCOMO (locomo10.json), EVAL (further arguments of `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model), SERVERS (1:
-# how many share the conversations of the evaluation, each with API_SERVERS front ends, 8; what one plans and serves is one process's work).
+# the servers' records (auto), MODEL (a folder with weights and tokeniser), LOCOMO (locomo10.json), EVAL (further arguments of
+# `inferscale eval locomo`), EMBEDDER (GGUF of the embedding model), SERVERS (1: how many share the conversations of the evaluation,
+# each with API_SERVERS front ends, 8; what one plans and serves is one process's work). `--distractors 0` in EVAL halves its requests.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$here/../.." && pwd)
@@ -172,11 +173,15 @@ ask() {
 }
 
 evaluation() {
-  local n=${SERVERS:-1}
+  local n=${SERVERS:-1} gpus
+  gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+  gpus=$((gpus > 0 ? gpus : 1))
   for i in $(seq "$n"); do
-    # Several on one GPU take turns on it: four answered 430 requests a second together, one alone 243.
-    export CUDA_VISIBLE_DEVICES=$((i - 1))
-    serve "$i" "$MODEL" --gpu-memory-utilization 0.4 --api-server-count "${API_SERVERS:-8}" || { failed=1; return; }
+    # Four on one GPU answered 430 requests a second together, one alone 243. So much memory for each: what
+    # servers that start together measure of what is free is wrong.
+    export CUDA_VISIBLE_DEVICES=$(((i - 1) % gpus))
+    serve "$i" "$MODEL" --gpu-memory-utilization 0.1 --kv-cache-memory-bytes $((8 << 30)) --disable-uvicorn-access-log \
+      --api-server-count "${API_SERVERS:-8}" || { failed=1; return; }
   done
   for i in $(seq "$n"); do serving_now "$i" || { stop_servers; return; }; done
   local asking=()

@@ -347,7 +347,7 @@ FakeVllm::Json FakeVllm::info() const {
             {"head_dim_k", shape.head_dim_k},
             {"head_dim_v", shape.head_dim_v}}},
           {"rope", {{"rotary_dim", info.model.rope.rotary_dim}}},
-          {"store_codec", "f16"},
+          {"store_codec", store_codec_},
           {"cache_dtype", "float32"},
           {"ranks", 1},
           {"injection", injection_},

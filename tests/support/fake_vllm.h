@@ -66,6 +66,9 @@ class FakeVllm {
   void set_max_likely(std::uint32_t tokens) { max_likely_ = tokens; }  ///< of --max-logprobs
   void set_vocab_size(std::uint32_t tokens) { vocab_size_ = tokens; }
   void set_max_model_len(std::uint32_t tokens) { max_model_len_ = tokens; }
+  void set_store_codec(std::string name) {
+    store_codec_ = std::move(name);
+  }  ///< before a client asks
 
  private:
   using Json = nlohmann::json;
@@ -107,6 +110,7 @@ class FakeVllm {
   std::uint32_t failing_ = 0;
   int failing_status_ = 500;
   bool injection_ = true;
+  std::string store_codec_ = "f32";
   std::uint32_t erases_ = 0;
   std::unique_ptr<TestHttpServer> server_;
   std::unique_ptr<TestHttpServer> control_;

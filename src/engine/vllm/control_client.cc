@@ -31,11 +31,12 @@ std::uint32_t small(const Json& object, const char* name) {
       std::min<std::uint64_t>(number_field(object, name), std::uint32_t{1} << 30U));
 }
 
+/// By its own name or torch's.
 KvCodec codec_named(const std::string& name) {
-  if (name == "bfloat16" || name == "bf16") {
+  if (name == "bfloat16") {
     return KvCodec::kBf16;
   }
-  return name == "float32" || name == "f32" ? KvCodec::kF32 : KvCodec::kF16;
+  return name == "float32" ? KvCodec::kF32 : codec_from_name(name).value_or(KvCodec::kF16);
 }
 
 RopeSpec to_rope(const Json& json) {

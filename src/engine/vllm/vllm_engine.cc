@@ -132,6 +132,9 @@ void VllmEngine::fill_info(const vllm::ControlInfo& control, const ServedModel& 
   info_.injection_off_reason =
       control.injection ? "" : "the vLLM server injects nothing: " + control.reason;
   info_.library = "vllm " + control.vllm_version;
+  if (control.store_codec != control.cache_dtype) {  // figures with these are of their own
+    info_.library += fmt::format(", records in {}", codec_name(control.store_codec));
+  }
 }
 
 /// The first branch alone, so that what all share is in the server's prefix cache for the others.

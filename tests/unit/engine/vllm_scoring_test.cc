@@ -74,6 +74,12 @@ class VllmScoring : public ::testing::Test {
   FakeVllm server_{secret_};
 };
 
+TEST_F(VllmScoring, FiguresAreOfTheCodecThatTheServersRecordsHave) {
+  EXPECT_EQ(open()->info().library, "vllm 0.0.fake") << "that of its cache";
+  server_.set_store_codec("q8");
+  EXPECT_EQ(open()->info().library, "vllm 0.0.fake, records in q8");
+}
+
 TEST_F(VllmScoring, TellsWhatAnEngineInThisProcessTells) {
   const std::unique_ptr<Engine> engine = open();
   ASSERT_NE(engine, nullptr);
