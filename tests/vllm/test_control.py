@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 
 import pytest
@@ -86,6 +87,32 @@ def test_who_shows_no_token_does_not_hold_a_connection(served, monkeypatch):
         assert answer.split()[1] == b"200"
     finally:
         for one in silent:
+            one.close()
+
+
+def test_who_shows_no_token_gives_way(served):
+    host, port = served.removeprefix("http://").split(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(control.MAX_CONNECTIONS)]
+    ended = threading.Event()
+
+    def drip():
+        while not ended.wait(0.2):
+            for one in slow:
+                try:
+                    one.send(b"G")
+                except OSError:
+                    pass  # this one gave way
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        time.sleep(control.HELLO_S + 0.5)  # long enough for a silent one to be ended
+        for _ in range(3):
+            assert http(served, "GET", "/v1/x")[0] == 200
+    finally:
+        ended.set()
+        dripping.join()
+        for one in slow:
             one.close()
 
 

@@ -28,6 +28,7 @@ MAX_CONNECTIONS = 128  # most of which wait: each store of a client keeps one
 MAX_KEYS = 200_000  # in one call
 TIMEOUT_S = 60.0
 HELLO_S = 2.0  # for who has not shown the token: there are few connections
+STRANGER_END_S = 1.0  # until the thread of one that is ended is gone
 LINGER_S = 2.0
 LINGER_BYTES = 4 * MAX_BODY  # of a body that nobody reads
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -116,19 +117,43 @@ class _Server(ThreadingHTTPServer):
         if ":" in args[0][0]:
             self.address_family = socket.AF_INET6
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._strangers: dict[Any, None] = {}  # connections that have not shown the token, oldest first
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False) and not (
+            self._end_oldest_stranger() and self._slots.acquire(timeout=STRANGER_END_S)
+        ):
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._strangers[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.no_stranger(request)
             self._slots.release()
+
+    def no_stranger(self, request: Any) -> None:
+        with self._lock:
+            self._strangers.pop(request, None)
+
+    def _end_oldest_stranger(self) -> bool:
+        """Who sends a byte now and then is never silent for long enough to be ended, but gives way to others."""
+        with self._lock:
+            oldest = next(iter(self._strangers), None)
+            if oldest is None:
+                return False
+            del self._strangers[oldest]
+            try:
+                oldest.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it went by itself
+            return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a peer that went away
@@ -184,6 +209,7 @@ class _Exchange(BaseHTTPRequestHandler):
             if not self._authorised():
                 self.close_connection = self._unread = True
                 return self._error(401, "kUnauthenticated", "no token, or a wrong one")
+            self.server.no_stranger(self.connection)
             self.connection.settimeout(TIMEOUT_S)
             parts = urlsplit(self.path)
             handler = self.server.routes.get(f"{method} {parts.path}")
