@@ -28,6 +28,14 @@ for group in "${@:2}"; do
     *) echo "no such group: $group" >&2; exit 2 ;;
   esac
 done
+for name in SERVERS API_SERVERS; do
+  [[ ${!name-1} =~ ^[1-9][0-9]?$ ]] || { echo "$name must be a number from 1 to 99, not ${!name}" >&2; exit 2; }
+done
+[[ ${BLOCK_SIZE:-0} =~ ^[0-9]+$ ]] || { echo "BLOCK_SIZE must be a number of tokens, not $BLOCK_SIZE" >&2; exit 2; }
+case ${CODEC:-auto} in
+  auto | f32 | f16 | bf16 | q8 | fp8_e4m3 | q4) ;;
+  *) echo "CODEC is none of auto, f32, f16, bf16, q8, fp8_e4m3 and q4: $CODEC" >&2; exit 2 ;;
+esac
 [ -z "$check" ] || exit 0
 out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 1
 shift
@@ -55,19 +63,20 @@ trap 'exit 130' INT TERM
 
 # serve N FOLDER FLAG...: starts the Nth vLLM server, with the data directory of $out/home-N for its connector.
 serve() {
-  local n=$1 folder=$2 data=$out/home-$1/vllm
+  local n=$1 folder=$2 data=$out/home-$1/vllm block=()
   shift 2
   if healthy "$n"; then
     note "port $((8122 + n)) is taken: end what listens there"
     return 1
   fi
   mkdir -p "$data"
+  [ "${BLOCK_SIZE:-0}" = 0 ] || block=(--block-size "$BLOCK_SIZE")
   local connector='{"kv_connector":"InferScaleConnector","kv_connector_module_path":"inferscale.vllm","kv_role":"kv_both",
     "kv_load_failure_policy":"fail","kv_connector_extra_config":{"data_dir":"'$data'","disk_budget":0,
     "host_budget":"'${HOST_BUDGET:-24GiB}'","gpu_budget":"'${GPU_BUDGET:-16GiB}'","pinned_budget":"'${PINNED_BUDGET:-8GiB}'","store_codec":"'${CODEC:-auto}'"}}'
   # One part for each message: vLLM 0.26 may reuse the first of several while it is sent (docs/vllm.md).
   VLLM_MSGPACK_ZERO_COPY_THRESHOLD=$((1 << 30)) setsid "$python" -m vllm.entrypoints.cli.main serve "$folder" --served-model-name model --port "$((8122 + n))" --host 127.0.0.1 \
-    --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 ${BLOCK_SIZE:+--block-size "$BLOCK_SIZE"} \
+    --dtype "${DTYPE:-bfloat16}" --max-model-len 4096 --max-logprobs 1024 "${block[@]}" \
     --kv-transfer-config "$connector" "$@" \
     >"$out/server-$n.log" 2>&1 &
   servers[n]=$!
@@ -138,7 +147,7 @@ scan() {
 serving() {
   timed "serving-$shape" "$((${SECONDS_SERVING:-420} + 40))" "$python" "$here/vllm_bench.py" --shape "$shape" \
     --out "$out/serving-$shape.json" --seconds "${SECONDS_SERVING:-420}" --counts "${COUNTS:-0,5,50}" \
-    --rounds "${ROUNDS:-150}" --block-size "${BLOCK_SIZE:-0}" --ttft-seconds 60 --facts 1000 --encode-seconds 15 --cell-seconds 4 \
+    --rounds "${ROUNDS:-150}" --block-size "${BLOCK_SIZE:-0}" --codec "${CODEC:-auto}" --ttft-seconds 60 --facts 1000 --encode-seconds 15 --cell-seconds 4 \
     --users "${USERS:-10,25,50,75,100}" --rates "${RATES:-10,20,40,80,100,120,140,160,200,240}" \
     --parts "${PARTS:-smoke,facts,tiers,ttft,breakdown,encode,throughput,arrivals,pinned,profile}"
 }
@@ -146,7 +155,7 @@ serving() {
 small_tier() {
   timed "small-tier-$shape" 150 "$python" "$here/vllm_bench.py" --shape "$shape" --out "$out/small-tier-$shape.json" \
     --seconds 130 --counts 50 --facts 1000 --encode-seconds 15 --cell-seconds 4 --users 25,50,100 \
-    --gpu-budget 2GiB --pinned-budget 6GiB --parts smoke,facts,encode,throughput
+    --block-size "${BLOCK_SIZE:-0}" --codec "${CODEC:-auto}" --gpu-budget 2GiB --pinned-budget 6GiB --parts smoke,facts,encode,throughput
 }
 
 http() {
@@ -167,13 +176,16 @@ print(",".join(ids[int(sys.argv[2]) - 1 :: int(sys.argv[3])]))' "$LOCOMO" "$1" "
 
 # ask N WORK CONVERSATIONS FILE
 ask() {
-  # shellcheck disable=SC2086 # words
+  local more
+  read -r -a more <<<"${EVAL:-}"
   client "evaluation-$1" "$1" "${SECONDS_EVAL:-590}" eval locomo --data "$LOCOMO" --conversations "$3" --at-once 8 \
-    --work "$2" --out "$4" ${EVAL:-}
+    --work "$2" --out "$4" "${more[@]}"
 }
 
 evaluation() {
-  local n=${SERVERS:-1} gpus
+  local n=${SERVERS:-1} gpus cases
+  cases=$("$python" -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$LOCOMO") || { failed=1; return; }
+  n=$((n < cases ? n : cases))
   gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
   gpus=$((gpus > 0 ? gpus : 1))
   for i in $(seq "$n"); do

@@ -29,6 +29,10 @@ from memory import Memory  # noqa: E402
 from rig import FACT, HEADER, QUESTION, Options, Rig  # noqa: E402
 from shapes import SHAPES  # noqa: E402
 
+PARTS = (
+    "smoke", "gates", "facts", "tiers", "ttft", "breakdown", "encode", "throughput", "arrivals", "pinned", "background",
+    "profile",
+)
 BOB = {"tenant": "acme", "user": "bob", "agent": "", "run": ""}
 
 
@@ -50,7 +54,7 @@ class Run:
     def part(self, name: str, call: Any, limit: float = 60.0) -> None:
         """What a part raises is in the report, and the next one is tried; after ``limit`` seconds the
         process ends and says where it was."""
-        if name not in self.options.parts.split(","):
+        if name not in self.options.parts:
             return
         begun = time.perf_counter()
         faulthandler.dump_traceback_later(limit, exit=True)  # what hangs must not use up the machine
@@ -63,6 +67,18 @@ class Run:
         self.report.setdefault("part_s", {})[name] = round(time.perf_counter() - begun, 1)
         print(f"[{time.perf_counter() - self.begun:.0f} s] {name}: {json.dumps(self.report[name], default=str)[:1500]}", flush=True)
         self.write()
+
+
+    def failed(self) -> bool:
+        found = [self.report, *(part for part in self.report.values() if isinstance(part, dict))]
+        return any("error" in part for part in found)
+
+
+def parts(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(PARTS)):
+        raise argparse.ArgumentTypeError(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return names
 
 
 def machine() -> dict[str, Any]:
@@ -91,7 +107,7 @@ def pinned_path(rig: Rig) -> Any:
     names = sorted(rig.caches, key=lambda name: int(name.split(".")[2]))
     caches = layout.describe([rig.caches[name] for name in names], int(worker._cache_config.num_blocks))
     store = _core.RecordStore(
-        str(rig.data_dir / "pinned"), 2 << 30, 0, worker._spec, worker._codec, 0, 1, worker._max_positions
+        str(rig.data_dir / "pinned"), 2 << 30, 0, worker._store_spec, worker._codec, 0, 1, worker._max_positions
     )
     capture_tokens = worker._path._capture_tokens
     store.attach_device(
@@ -187,7 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--model", default="", help="a folder with the weights, of that shape (default: random weights)")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--parts", default="smoke,gates,facts,tiers,ttft,breakdown,encode,throughput")
+    parser.add_argument("--parts", type=parts, default="smoke,gates,facts,tiers,ttft,breakdown,encode,throughput")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--codec", default="auto", help="of the records")
@@ -232,7 +248,7 @@ def main() -> None:
         run.report["seconds"] = round(time.perf_counter() - run.begun, 1)
         run.write()
         sys.stdout.flush()
-        os._exit(0)  # vLLM's own tear-down takes long and tells nothing
+        os._exit(int(run.failed()))  # vLLM's own tear-down takes long and tells nothing
 
 
 if __name__ == "__main__":

@@ -24,12 +24,13 @@ namespace inferscale::cli {
 namespace {
 
 constexpr std::uint32_t kMaxFacts = 1000;
+constexpr std::uint32_t kDistractors = 3;
 
 struct EvalArgs {
   std::string conversations = "4";
   std::uint32_t questions = 20;
   bool adversarial = false;
-  std::uint32_t distractors = 3;
+  std::uint32_t distractors = kDistractors;
   std::string arms = "header,header@4,window:8,window:8@4";
   std::string k = "50";
   std::string order = "best-last";
@@ -111,13 +112,15 @@ Result<JudgeParts> make_judge(const EvalArgs& args) {
 /// What all results depend on, besides cases, arms and k: a log is of one such thing.
 std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine,
                      const MemoryOptions& memory) {
+  const std::string distractors =
+      args.distractors == kDistractors ? "" : fmt::format(" distractors={}", args.distractors);
   return fmt::format(
-      "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}{}", set.name,
-      engine.model.fingerprint.to_hex(), args.options.answer_tokens,
+      "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}{}{}",
+      set.name, engine.model.fingerprint.to_hex(), args.options.answer_tokens,
       fact_order_name(args.options.order), args.options.seed, codec_name(memory.store_codec),
       args.cache_type, args.options.serving_system_prompt, args.judge.model,
       args.judge.url.empty() ? "" : args.judge_prompt,
-      memory.engine.empty() ? "" : " " + engine.library);
+      memory.engine.empty() ? "" : " " + engine.library, distractors);
 }
 
 /// Keys and values that a server keeps cannot be looked at.
@@ -193,9 +196,10 @@ Result<int> run_locomo(Shell& shell, EvalArgs& args) {
   INFERSCALE_ASSIGN_OR_RETURN(const EvalSet set, locomo_set(shell, args));
   return evaluate(
       shell, args, set,
-      fmt::format("inferscale eval locomo --conversations {} --questions {} --arms {} --k {} "
-                  "--seed {}",
-                  args.conversations, args.questions, args.arms, args.k, args.options.seed));
+      fmt::format("inferscale eval locomo --conversations {} --questions {} --distractors {} "
+                  "--arms {} --k {} --answer-tokens {} --seed {}",
+                  args.conversations, args.questions, args.distractors, args.arms, args.k,
+                  args.options.answer_tokens, args.options.seed));
 }
 
 Result<int> run_synthetic(Shell& shell, EvalArgs& args) {
@@ -205,9 +209,10 @@ Result<int> run_synthetic(Shell& shell, EvalArgs& args) {
   return evaluate(
       shell, args, set,
       fmt::format("inferscale eval synthetic --cases {} --facts {} --questions {} --arms {} --k {} "
-                  "--seed {}",
+                  "--answer-tokens {} --seed {}",
                   args.synthetic.cases_per_kind, args.synthetic.facts_per_case,
-                  args.synthetic.questions_per_case, args.arms, args.k, args.options.seed));
+                  args.synthetic.questions_per_case, args.arms, args.k, args.options.answer_tokens,
+                  args.options.seed));
 }
 
 void add_eval_options(Command& command, const std::shared_ptr<EvalArgs>& args) {

@@ -306,51 +306,33 @@ bool GgufFile::has_tensor(const char* name) const {
   return gguf_find_tensor(context_.get(), name) >= 0;
 }
 
-/// REQUIRES: `bytes` is the tensor's size.
-Status GgufFile::read_tensor(std::int64_t id, std::size_t bytes, void* to) const {
-  const std::uint64_t offset =
-      gguf_get_data_offset(context_.get()) + gguf_get_tensor_offset(context_.get(), id);
-  return read_at(descriptor_, to, bytes, offset)
-             ? Status()
-             : unavailable(fmt::format("cannot read tensor {} of model {}",
-                                       gguf_get_tensor_name(context_.get(), id), path_.string()));
+std::string GgufFile::bias_of_other_type() const {
+  for (std::int64_t id = 0; id < gguf_get_n_tensors(context_.get()); ++id) {
+    const std::string name = gguf_get_tensor_name(context_.get(), id);
+    if (name.ends_with(".bias") && gguf_get_tensor_type(context_.get(), id) != GGML_TYPE_F32) {
+      return name;
+    }
+  }
+  return "";
 }
 
 Result<std::optional<std::vector<float>>> GgufFile::f32_tensor(const char* name,
                                                                std::size_t count) const {
   const std::int64_t id = gguf_find_tensor(context_.get(), name);
-  if (id >= 0 && gguf_get_tensor_type(context_.get(), id) != GGML_TYPE_F32) {
-    return data_loss(
-        fmt::format("tensor {} of model {} must hold {} f32 values", name, path_.string(), count));
-  }
-  return float_tensor(name, count);
-}
-
-Result<std::optional<std::vector<float>>> GgufFile::float_tensor(const char* name,
-                                                                 std::size_t count) const {
-  const std::int64_t id = gguf_find_tensor(context_.get(), name);
   if (id < 0) {
     return std::optional<std::vector<float>>();
   }
-  const ggml_type type = gguf_get_tensor_type(context_.get(), id);
-  if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16 && type != GGML_TYPE_BF16) {
-    return std::optional<std::vector<float>>();
-  }
-  const std::size_t bytes = count * (type == GGML_TYPE_F32 ? sizeof(float) : 2);
-  if (gguf_get_tensor_size(context_.get(), id) != bytes) {
-    return data_loss(fmt::format("tensor {} of model {} must hold {} {} values", name,
-                                 path_.string(), count, ggml_type_name(type)));
-  }
   std::vector<float> values(count);
-  if (type == GGML_TYPE_F32) {
-    INFERSCALE_RETURN_IF_ERROR(read_tensor(id, bytes, values.data()));
-    return std::optional(std::move(values));
+  const std::size_t bytes = count * sizeof(float);
+  if (gguf_get_tensor_type(context_.get(), id) != GGML_TYPE_F32 ||
+      gguf_get_tensor_size(context_.get(), id) != bytes) {
+    return data_loss(
+        fmt::format("tensor {} of model {} must hold {} f32 values", name, path_.string(), count));
   }
-  std::vector<std::uint16_t> halves(count);
-  INFERSCALE_RETURN_IF_ERROR(read_tensor(id, bytes, halves.data()));
-  for (std::size_t i = 0; i < count; ++i) {
-    values[i] = type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(halves[i])
-                                      : ggml_bf16_to_fp32(ggml_bf16_t{halves[i]});
+  const std::uint64_t offset =
+      gguf_get_data_offset(context_.get()) + gguf_get_tensor_offset(context_.get(), id);
+  if (!read_at(descriptor_, values.data(), bytes, offset)) {
+    return unavailable(fmt::format("cannot read tensor {} of model {}", name, path_.string()));
   }
   return std::optional(std::move(values));
 }

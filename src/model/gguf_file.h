@@ -47,13 +47,12 @@ class GgufFile {
   [[nodiscard]] bool has_zero_element(const std::string& key) const;
 
   [[nodiscard]] bool has_tensor(const char* name) const;
+  /// The first tensor whose name ends with ".bias" and that is not in f32; empty without.
+  [[nodiscard]] std::string bias_of_other_type() const;
   /// The elements of a one-dimensional f32 tensor, or nothing when there is no such tensor. Errors:
   /// kDataLoss when type or size are others, kUnavailable.
   [[nodiscard]] Result<std::optional<std::vector<float>>> f32_tensor(const char* name,
                                                                      std::size_t count) const;
-  /// The same of a tensor in f32, f16 or bf16; nothing when it has another type.
-  [[nodiscard]] Result<std::optional<std::vector<float>>> float_tensor(const char* name,
-                                                                       std::size_t count) const;
 
  private:
   GgufFile() = default;
@@ -61,7 +60,6 @@ class GgufFile {
   [[nodiscard]] Status check_header() const;
   [[nodiscard]] Status parse();
   [[nodiscard]] Status check_tensor_bounds() const;
-  [[nodiscard]] Status read_tensor(std::int64_t id, std::size_t bytes, void* to) const;
   [[nodiscard]] Status wrong_type(const std::string& key, const char* expected) const;
   template <typename T, typename Getter>
   [[nodiscard]] Result<std::optional<T>> scalar(const std::string& key, int type,

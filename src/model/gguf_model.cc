@@ -101,6 +101,9 @@ Status check_refusals(const GgufFile& file, const std::string& architecture) {
       return refuse(file, refusal.reason);
     }
   }
+  if (const std::string bias = file.bias_of_other_type(); !bias.empty()) {  // libllama aborts
+    return refuse(file, fmt::format("has a bias that is not in f32, {}", utf8_prefix(bias, 64)));
+  }
   if (file.has_zero_element(architecture + ".attention.rope_pattern")) {
     return refuse(file, "does not rotate the keys of every layer (NoPE)");
   }
@@ -162,8 +165,7 @@ Result<std::vector<float>> read_key_bias(const GgufFile& file, const KvShape& sh
   for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer) {
     const std::string block = fmt::format("blk.{}.", layer);
     const std::string name = block + "attn_k.bias";
-    INFERSCALE_ASSIGN_OR_RETURN(const auto row,
-                                file.float_tensor(name.c_str(), shape.k_elements()));
+    INFERSCALE_ASSIGN_OR_RETURN(const auto row, file.f32_tensor(name.c_str(), shape.k_elements()));
     if (!row || file.has_tensor((block + "attn_k_norm.weight").c_str())) {
       return std::vector<float>();
     }

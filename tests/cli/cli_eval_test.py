@@ -74,6 +74,22 @@ class Eval(CliCase):
         for name in ("header", "names:2", "window:2"):
             self.assertIn(name, text)
 
+    def test_wrong_answers_are_part_of_what_a_log_is_of(self):
+        pets = ("a cat", "a dog")
+        data = self.write("locomo.json", json.dumps([{
+            "sample_id": "conv-1",
+            "conversation": {"speaker_a": "Ann", "speaker_b": "Bo", "session_1_date_time": "1:56 pm on 8 May, 2023", "session_1": [
+                {"speaker": "Ann", "dia_id": f"D1:{i}", "text": f"I have {pet}."} for i, pet in enumerate(pets)]},
+            "observation": {"session_1_observation": {"Ann": [[f"Ann has {pet}.", f"D1:{i}"] for i, pet in enumerate(pets)]}},
+            "qa": [{"question": f"Which pet is number {i}?", "answer": pet, "evidence": [f"D1:{i}"], "category": 4}
+                   for i, pet in enumerate(pets)],
+        }]).encode())
+        tiny = ("--k", "2", "--answer-tokens", 2, "--arms", "header", "--no-floor", "--work", self.root / "work")
+        without = self.ok("eval", "locomo", *tiny, "--distractors", 0, data=data)
+        self.assertNotIn("margin", self.arm(without, "text k=2")["metrics"])
+        self.assertIn("--distractors 0", without["command"])
+        self.fails(8, "kConflict", "eval", "locomo", *tiny, data=data)
+
     def test_people_get_a_table(self):
         reply = self.run_cli("eval", "synthetic", *TINY, "--arms", "header", "--no-floor", data="")
         self.assertEqual(reply.code, 0, reply.err)

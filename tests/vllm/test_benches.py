@@ -87,11 +87,11 @@ cp "$work/results.jsonl" "$out"
 }
 
 
-def group_script(tmp_path, **environment: str) -> subprocess.Popen:
+def group_script(tmp_path, conversations: int = 5, **environment: str) -> subprocess.Popen:
     for name, text in STUBS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "locomo.json").write_text(json.dumps([{"sample_id": f"c{number}"} for number in range(5)]))
+    (tmp_path / "locomo.json").write_text(json.dumps([{"sample_id": f"c{number}"} for number in range(conversations)]))
     return subprocess.Popen(
         [str(ROOT / "bench" / "gpu" / "run_group.sh"), str(tmp_path / "out"), "evaluation"], text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {
@@ -120,6 +120,16 @@ def test_servers_share_the_conversations_of_an_evaluation(tmp_path):
     assert asked == {"8124"}
 
 
+def test_no_server_is_without_a_conversation(tmp_path):
+    script = group_script(tmp_path, conversations=1, EVAL="--arms *", BLOCK_SIZE="0")
+    said = script.communicate(timeout=60)[0]
+    assert script.returncode == 0, said
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert sum("cli.main serve" in call for call in calls) == 1
+    assert not any("--block-size" in call for call in calls)
+    assert all(call.count("--arms *") == 1 for call in calls if "eval locomo" in call)
+
+
 def test_what_an_evaluation_has_found_is_kept_when_a_part_fails(tmp_path):
     script = group_script(tmp_path, FAIL="c1,c3")
     said = script.communicate(timeout=60)[0]
@@ -144,3 +154,17 @@ def test_wrong_arguments_of_the_groups_do_nothing(tmp_path, arguments):
     script = [str(ROOT / "bench" / "gpu" / "run_group.sh"), *arguments]
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert done.returncode in (1, 2) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"SERVERS": "0"}, {"SERVERS": "x"}, {"API_SERVERS": "-1"}, {"BLOCK_SIZE": "abc"}, {"CODEC": "q5"}]
+)
+def test_wrong_settings_of_the_groups_do_nothing(tmp_path, wrong):
+    script = [str(ROOT / "bench" / "gpu" / "run_group.sh"), "out", "scan"]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=30, env=os.environ | wrong)
+    assert done.returncode == 2 and next(iter(wrong)) in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_parts_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(AssertionError, match="no such part: typo"):
+        run("gpu/vllm_bench.py", "--shape", "tiny", "--out", str(tmp_path / "x.json"), "--parts", "smoke,typo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,8 +46,6 @@ def test_a_model_without_a_bias_says_nothing(tmp_path, caplog):
         others = {f"vision.{key}": bias for key, bias in biases().items()}
         for part in (nothing, zeros, others):
             assert key_bias.read(write(tmp_path, part), SPEC) == []
-        qwen3 = SPEC | {"architecture": "qwen3"}  # which normalises keys behind it
-        assert key_bias.read(write(tmp_path, biases()), qwen3) == []
     assert caplog.records == []
 
 
@@ -59,6 +58,7 @@ def test_a_model_without_a_bias_says_nothing(tmp_path, caplog):
         (lambda part: part.update({name(1): torch.ones(2, 4)}), "layer 1"),
         (lambda part: part.update({name(1): torch.ones(8, dtype=torch.int32)}), "int32"),
         (lambda part: part.update({name(1): torch.full((8,), float("inf"))}), "not finite"),
+        (lambda part: part.update({name(1): torch.full((8,), 2e4)}), "larger than 10000"),
         (lambda part: part.update({name(1).removeprefix("model."): torch.ones(8)}), "two biases"),
     ],
 )
@@ -77,6 +77,28 @@ def test_other_files_are_left_alone_and_said(tmp_path, caplog, file):
     with caplog.at_level(logging.INFO, "vllm.inferscale"):
         assert key_bias.read([str(tmp_path / file)], SPEC) == []
     assert "keys with their bias" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["model.layers.01", "model.layers.\u0661", "model.layers.12345"])
+def test_layers_have_plain_numbers(tmp_path, other):
+    part = biases() | {f"{other}.self_attn.k_proj.bias": torch.ones(8)}
+    assert len(key_bias.read(write(tmp_path, part), SPEC)) == 24
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "adds"),
+    [
+        ("qwen2", {}, True),
+        ("qwen3", {"attention_bias": True}, False),  # keys are normalised behind it
+        ("llama", {}, False),  # of a bias in the files vLLM takes no notice
+        ("llama", {"attention_bias": True}, True),
+        ("llama", {"bias": True}, True),
+        ("llama", {"attention_bias": True, "qkv_bias": False}, False),
+    ],
+)
+def test_a_bias_counts_where_vllm_adds_it(architecture, config, adds):
+    settings = SimpleNamespace(model_config=SimpleNamespace(hf_text_config=SimpleNamespace(**config)))
+    assert model.adds_key_bias(settings, {"architecture": architecture}) is adds
 
 
 def test_the_fingerprint_says_whether_records_are_without_it():

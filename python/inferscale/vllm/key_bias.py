@@ -12,9 +12,9 @@ import torch
 
 logger = logging.getLogger("vllm.inferscale")
 
-_NAME = re.compile(r"(?:model\.)?layers\.(\d+)\.self_attn\.k_proj\.bias")
+_NAME = re.compile(r"(?:model\.)?layers\.(0|[1-9][0-9]{0,3})\.self_attn\.k_proj\.bias")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_NORMALISED = ("qwen3",)  # families whose keys are normalised behind the bias: it is no part of them any more
+_LARGEST = 1e4  # keys with more would not fit into a cache of f16 either, and what is behind it would be lost
 
 
 class _Unexpected(Exception):
@@ -25,10 +25,9 @@ def read(files: list[str], spec: dict[str, Any]) -> list[float]:
     """[layers * KV heads * head size] of all ranks' heads, as ``ModelSpec.from_dict`` takes it; empty where
     there is none, or where the files are not as expected: then records hold keys with the bias.
 
-    ``files``: the weight files; ``spec``: as ``model.spec_dict`` has it. Raises nothing that they cause.
+    ``files``: the weight files of a model that ``model.adds_key_bias``; ``spec``: as ``model.spec_dict`` has it.
+    Raises nothing that they cause.
     """
-    if spec["architecture"] in _NORMALISED:
-        return []
     try:
         bias = _read(files, spec["shape"])
     except Exception as reason:
@@ -49,6 +48,8 @@ def _read(files: list[str], shape: dict[str, int]) -> torch.Tensor | None:
             raise _Unexpected(f"the bias of layer {number} is {bias.dtype} {tuple(bias.shape)}")
         if not bias.isfinite().all():
             raise _Unexpected(f"the bias of layer {number} is not finite")
+        if bias.abs().max() > _LARGEST:
+            raise _Unexpected(f"the bias of layer {number} is larger than {_LARGEST:g}")
         layers[number] = bias.float()
     if not layers:
         return None

@@ -210,6 +210,16 @@ def _llama3_factors(
     return factors
 
 
+def adds_key_bias(vllm_config: Any, spec: dict[str, Any]) -> bool:
+    """Whether vLLM adds a bias to the model's keys and rotates the sum as it is. A file may hold one that vLLM
+    ignores, as its class of the model does not have it; Qwen3 normalises keys behind it."""
+    config = vllm_config.model_config.hf_text_config
+    if spec["architecture"] in ("qwen2", "qwen3"):
+        return bool(spec["architecture"] == "qwen2")
+    bias = getattr(config, "attention_bias", False) or getattr(config, "bias", False)
+    return bool(getattr(config, "qkv_bias", bias))
+
+
 def canonical_settings(vllm_config: Any, spec: dict[str, Any], without_bias: bool) -> bytes:
     """What besides the weights decides the KV, and whether records hold keys without the model's bias: those of
     before that was known hold them with it. Part of the fingerprint."""

@@ -76,13 +76,14 @@ class WorkerSide:
     def _open_store(self) -> None:
         whole = model.spec_dict(self._config)
         files = model.weight_files(self._config)
-        bias = key_bias.read(files, whole)
+        bias = key_bias.read(files, whole) if model.adds_key_bias(self._config, whole) else []
         canonical = model.canonical_settings(self._config, whole, bool(bias))
         cache = str(self._settings.data_dir / "fingerprints")
         whole["fingerprint"] = _core.hf_fingerprint(files, canonical, cache)
         heads = self._config.model_config.get_num_kv_heads(self._config.parallel_config)
         self._shape = whole["shape"] | {"n_kv_heads": heads}  # of this rank
         self._spec = _core.ModelSpec.from_dict(whole)  # what the start-up checks write has no bias
+        self._store_spec = _core.ModelSpec.from_dict(whole | {"key_bias": bias})
         self._max_positions = int(self._config.model_config.max_model_len)
         with _on_all_processors() as processors:
             # The engine's own threads, where it has any: between two of its own pieces of work they wait
@@ -93,7 +94,7 @@ class WorkerSide:
                 str(self._settings.data_dir / f"rank-{self._rank}"),
                 self._settings.host_budget,
                 self._settings.disk_budget,
-                _core.ModelSpec.from_dict(whole | {"key_bias": bias}),
+                self._store_spec,
                 self._codec,
                 self._rank,
                 self._n_ranks,
