@@ -299,7 +299,7 @@ Result<std::string> TtftRig::warm_up(const std::vector<Fact>& facts, std::uint32
   run.allow_injection = false;
   run.cancelled = cancelled_;
   run.plan = std::move(prompt.plan);
-  run.branches.push_back({{prompt.tail.front()}, {}, {}});
+  run.branches.push_back({{prompt.tail.back()}, {}, {}});  // the question begins otherwise
   const std::string session = run.session;
   INFERSCALE_RETURN_IF_ERROR(engine_->run(std::move(run)).status());
   return session;
