@@ -24,13 +24,12 @@ namespace inferscale::cli {
 namespace {
 
 constexpr std::uint32_t kMaxFacts = 1000;
-constexpr std::uint32_t kDistractors = 3;
 
 struct EvalArgs {
   std::string conversations = "4";
   std::uint32_t questions = 20;
   bool adversarial = false;
-  std::uint32_t distractors = kDistractors;
+  std::uint32_t distractors = LocomoOptions().distractors;
   std::string arms = "header,header@4,window:8,window:8@4";
   std::string k = "50";
   std::string order = "best-last";
@@ -112,8 +111,9 @@ Result<JudgeParts> make_judge(const EvalArgs& args) {
 /// What all results depend on, besides cases, arms and k: a log is of one such thing.
 std::string identity(const EvalArgs& args, const EvalSet& set, const EngineInfo& engine,
                      const MemoryOptions& memory) {
-  const std::string distractors =
-      args.distractors == kDistractors ? "" : fmt::format(" distractors={}", args.distractors);
+  const std::string distractors = args.distractors == LocomoOptions().distractors
+                                      ? ""
+                                      : fmt::format(" distractors={}", args.distractors);
   return fmt::format(
       "{} {} answer_tokens={} order={} seed={} store={} cache={} header={} judge={} {}{}{}",
       set.name, engine.model.fingerprint.to_hex(), args.options.answer_tokens,
